@@ -1,0 +1,1 @@
+"""Configuration of Pagoda as Hydra YAML: data only, found through `pkg://conf`."""
