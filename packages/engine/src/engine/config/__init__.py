@@ -1,0 +1,1 @@
+"""Configuration: one frozen dataclass per group, composed once, resolved once."""

@@ -1,0 +1,1 @@
+"""The engine's vocabulary: data only, no behaviour beyond validation, no torch."""
