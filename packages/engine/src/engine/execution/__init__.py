@@ -1,0 +1,1 @@
+"""How a forward pass runs: input batch, buffers, runners."""

@@ -1,0 +1,1 @@
+"""One file per sampling step; steps do not know each other."""

@@ -1,0 +1,33 @@
+"""The paged KV tensors: keys and values apart, [blocks, kv heads, block size, head size] per layer.
+
+Two tensors and not one: an op that changes two views of one tensor under torch.compile gives wrong results
+silently.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from engine.types.kv_cache_spec import KVCachePlan
+
+KVTensors = dict[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+def allocate_kv_tensors(plan: KVCachePlan, device: torch.device) -> KVTensors:
+    """Return zeroed (keys, values) per layer name."""
+    tensors: KVTensors = {}
+    for name, spec in plan.layer_specs.items():
+        shape = (plan.num_blocks, spec.num_kv_heads, plan.block_size, spec.head_size)
+        dtype: torch.dtype = getattr(torch, spec.dtype)
+        tensors[name] = (_zeros(shape, dtype, device), _zeros(shape, dtype, device))
+    return tensors
+
+
+def _zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    # numpy's zeros come from calloc: the kernel hands out zero pages when they are first touched, so a large
+    # cache costs neither start-up time nor memory before it is used. torch.zeros would write them all.
+    num_bytes = int(np.prod(shape)) * dtype.itemsize
+    return torch.from_numpy(np.zeros(num_bytes, np.uint8)).view(dtype).view(shape)
