@@ -7,16 +7,15 @@ Life: construct (stores), `start` (build workers, load weights), `get_kv_cache_s
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from concurrent.futures import Future
 
 from engine.config.engine_config import EngineConfig
 from engine.types.kv_cache_spec import KVCachePlan, KVCacheSpec
+from engine.types.progress import ProgressCallback
 from engine.types.runner_output import ModelRunnerOutput
 from engine.types.schedule import SchedulerOutput
 
-ProgressCallback = Callable[[str, float], None]
-"""(phase, fraction in [0, 1]); phases: `init_device`, `load_weights`, `allocate_cache`, `warm_up`."""
+__all__ = ["Executor", "ProgressCallback"]
 
 
 class Executor(ABC):

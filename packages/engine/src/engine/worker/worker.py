@@ -7,7 +7,7 @@ Life: construct (stores), `init_device`, `load_model`, `get_kv_cache_specs`, `ge
 from __future__ import annotations
 
 import gc
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
 import torch
 
@@ -18,14 +18,14 @@ from engine.execution.runner import EagerRunner
 from engine.layers.context import ModelContext
 from engine.platforms.interface import Platform
 from engine.types.kv_cache_spec import KVCachePlan, KVCacheSpec
+from engine.types.progress import ProgressCallback
 from engine.types.runner_output import ModelRunnerOutput
 from engine.types.schedule import SchedulerOutput
 from engine.worker.kv_tensors import allocate_kv_tensors
 from engine.worker.memory import compute_device_cache_bytes, compute_host_cache_bytes
 from engine.worker.model_runner import ModelRunner, RunnerLimits
 
-if TYPE_CHECKING:
-    from engine.executor.base import ProgressCallback
+Value = TypeVar("Value")
 
 # Enough tokens to leave the single-token paths, few enough to cost nothing.
 _WARM_UP_SIZES = (1, 64)
@@ -51,11 +51,10 @@ class Worker:
     def load_model(self, on_progress: ProgressCallback) -> None:
         """Build the model with empty parameters and load its weights."""
         config = self._config
-        assert config.checkpoint is not None, "the configuration is resolved before a worker exists"
         context = self._build_context()
         implementation = load_target(config.model.implementation)
         with torch.device(context.device):
-            self._model = implementation(config.checkpoint.config, context)
+            self._model = implementation(_resolved(config.checkpoint).config, context)
         build(config.loader, config).load(self._model, on_progress)
         self._model.eval()
         gc.collect()
@@ -85,14 +84,12 @@ class Worker:
         for name, layer in self._attention_layers().items():
             layer.bind_cache(*tensors[name])
         on_progress("allocate_cache", 1.0)
-        assert config.scheduler.max_num_seqs and config.scheduler.max_num_batched_tokens
-        assert config.model.max_model_len and config.checkpoint
         limits = RunnerLimits(
-            max_num_seqs=config.scheduler.max_num_seqs,
-            max_num_tokens=config.scheduler.max_num_batched_tokens,
-            max_model_len=config.model.max_model_len,
+            max_num_seqs=_resolved(config.scheduler.max_num_seqs),
+            max_num_tokens=_resolved(config.scheduler.max_num_batched_tokens),
+            max_model_len=_resolved(config.model.max_model_len),
             block_size=plan.block_size,
-            vocab_size=config.checkpoint.vocab_size,
+            vocab_size=_resolved(config.checkpoint).vocab_size,
         )
         self._runner = ModelRunner(self._model, EagerRunner(self._model), limits, device)
         self._warm_up(limits.max_num_tokens, on_progress)
@@ -121,8 +118,8 @@ class Worker:
             quantization=build(config.quantization),
             attention_backend=load_target(config.attention.target),
             cache_dtype=dtype if config.cache.dtype == "auto" else platform.dtype(config.cache.dtype),
-            block_size=config.cache.block_size or 16,
-            max_model_len=config.model.max_model_len or 0,
+            block_size=_resolved(config.cache.block_size),
+            max_model_len=_resolved(config.model.max_model_len),
         )
 
     def _attention_layers(self) -> dict[str, torch.nn.Module]:
@@ -140,3 +137,8 @@ class Worker:
             self._runner.run_padding(min(num_tokens, max_num_tokens))
         self._get_platform().synchronize()
         on_progress("warm_up", 1.0)
+
+
+def _resolved(value: Value | None) -> Value:
+    assert value is not None, "the configuration is resolved before a worker exists"
+    return value
