@@ -1,0 +1,172 @@
+"""What all tool parsers share: text until a call may begin, then the call, or the text back.
+
+A block of markup is tried as a call. Until the call is certain (`_start_call`) everything read is recorded;
+if it turns out to be something else it goes back to the user as text, and reading goes on at the character
+that did not fit, so that no text is read twice. From `_start_call` on arguments stream and cannot be taken
+back. White space before a call and between calls belongs to the markup.
+"""
+
+from __future__ import annotations
+
+import uuid
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar
+
+from parsers.base import Parser
+from parsers.cursor import Mismatch, Step, Truncated
+from parsers.events import TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
+from parsers.partial_json import read_value
+from parsers.scanner import Markers
+from parsers.tool_spec import ToolLike, read_tools
+
+# What may be left of a list of calls once the calls are out; alone it is no answer.
+_SEPARATORS = " \t\r\n,;[]{}"
+
+
+class ToolParser(Parser):
+    """Reads answer text and calls. Subclasses say what opens a block and read it in `_read_block`."""
+
+    #: What a block of calls starts with.
+    openers: ClassVar[tuple[str, ...]]
+
+    def __init__(
+        self,
+        tools: Iterable[ToolLike] = (),
+        *,
+        make_id: Callable[[], str] | None = None,
+        marker_ids: Mapping[str, int] | None = None,
+    ) -> None:
+        """Make a parser for one answer.
+
+        Args:
+            tools: what the model may call; types of bare text values come from their schemas.
+            make_id: gives the ids of calls; random by default.
+            marker_ids: see `Parser`.
+
+        Raises:
+            ParserError: if a tool has no name.
+        """
+        super().__init__(marker_ids=marker_ids)
+        self._tools = read_tools(tools)
+        self._make_id = make_id or self._random_id
+        self._num_calls = 0
+        self._space: list[str] = []
+        self._is_line_start = True
+
+    @abstractmethod
+    def _read_block(self, opener: str) -> Step[None]:
+        """Read what follows `opener`. On Mismatch and Truncated what is recorded goes back as text."""
+
+    # -- the whole answer ------------------------------------------------------------------------------------
+
+    def _parse(self) -> Step[None]:
+        markers = Markers(*self.openers)
+        while opener := (yield from self._cursor.until(markers, self._text)):
+            yield from self._try_block(opener)
+        self._end_text()
+
+    def _try_block(self, opener: str) -> Step[None]:
+        self._cursor.start_record(opener)
+        num_calls = self._num_calls
+        try:
+            yield from self._read_block(opener)
+            self._cursor.end_record()
+        except Mismatch:
+            self._give_back(self._cursor.end_record(), num_calls)
+        except Truncated:
+            record = self._cursor.end_record()
+            if not self._is_cut or self._is_prose(opener, num_calls):
+                self._give_back(record, num_calls)
+
+    def _give_back(self, record: str, num_calls: int) -> None:
+        is_left_over = num_calls != self._num_calls and not record.strip(_SEPARATORS)
+        if not (is_left_over and record.strip()):
+            self._text(record)
+
+    def _is_prose(self, opener: str, num_calls: int) -> bool:
+        """Whether what a cut left unfinished is text rather than markup: for formats without a marker."""
+        return False
+
+    # -- for subclasses --------------------------------------------------------------------------------------
+
+    def _text(self, piece: str) -> None:
+        """Show `piece`; white space waits until text follows it, for before a call it is dropped."""
+        text = piece.rstrip()
+        if text:
+            self._emit(TextDelta("".join(self._space) + text))
+            self._space = []
+        if len(text) < len(piece):
+            self._space.append(piece[len(text) :])
+        self._is_line_start = self._ends_line(piece)
+
+    def _end_text(self) -> None:
+        if self._space and not self._num_calls:
+            self._emit(TextDelta("".join(self._space)))
+        self._space = []
+
+    def _start_call(self, name: str, call_id: str | None = None) -> None:
+        """Commit: from here on the call is certain, and nothing is recorded until `_end_call`."""
+        self._cursor.end_record()
+        self._space = []
+        self._emit(ToolCallStart(self._num_calls, call_id or self._make_id(), name))
+        self._num_calls += 1
+
+    def _arguments(self, piece: str) -> None:
+        self._emit(ToolCallDelta(self._num_calls - 1, piece))
+
+    def _end_call(self) -> None:
+        """The call is whole. What follows is recorded anew: it may be text after all."""
+        self._emit(ToolCallEnd(self._num_calls - 1))
+        self._cursor.start_record()
+        self._is_line_start = True
+
+    def _whole_call(self, name: str, arguments: str, call_id: str | None = None) -> None:
+        """Emit a call that is known to its end."""
+        self._start_call(name, call_id)
+        self._arguments(arguments)
+        self._end_call()
+
+    def _read_json_arguments(self, name: str, *closers: str, call_id: str | None = None) -> Step[str]:
+        """Read a whole call whose arguments are the JSON object that is next, or are left out.
+
+        Args:
+            name: of the function.
+            closers: where the markup ends. If the model breaks its JSON when the call is already out, the
+                rest up to here is passed on as the model wrote it: its mistake is shown, and no value is
+                made up for it.
+            call_id: where the model gives one.
+
+        Returns:
+            The closer, if it is already read.
+        """
+        if (yield from self._cursor.need()) == "{":
+            self._start_call(name, call_id)
+            closer = yield from self._stream_json(*closers)
+            self._end_call()
+            return closer
+        closer = yield from self._cursor.expect(*closers)
+        self._whole_call(name, "{}", call_id)
+        return closer
+
+    def _stream_json(self, *closers: str) -> Step[str]:
+        try:
+            yield from read_value(self._cursor, self._arguments)
+        except Mismatch:
+            closer = yield from self._cursor.until(Markers(*closers), self._arguments)
+            if not closer:
+                raise Truncated from None
+            return closer
+        return ""
+
+    def _is_known(self, name: str) -> bool:
+        """Whether the model was offered `name`; with no tools given, any name will do."""
+        return not self._tools or name in self._tools
+
+    @staticmethod
+    def _random_id() -> str:
+        return "call_" + uuid.uuid4().hex[:24]
+
+    def _ends_line(self, piece: str) -> bool:
+        tail = piece.rstrip(" \t")
+        return tail.endswith("\n") if tail else self._is_line_start
