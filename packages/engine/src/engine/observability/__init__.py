@@ -1,0 +1,1 @@
+"""Logs, phases of start-up and statistics: what an operator sees of a running engine."""

@@ -1,0 +1,1 @@
+"""What runs in each step: a token budget spent over requests that hold rows of a table."""
