@@ -38,7 +38,8 @@ def load_target(
     package, _, _ = target.partition(".")
     if package not in allowed:
         raise ConfigError(
-            f"target {target!r} is outside the allowed packages {', '.join(allowed)}; use a name under one of them."
+            f"target {target!r} is outside the allowed packages {', '.join(allowed)}; "
+            "use a name under one of them."
         )
     module_name, _, attribute = target.rpartition(".")
     try:

@@ -53,6 +53,8 @@ class EngineConfig:
     checkpoint: CheckpointFacts | None = None
     platform_info: PlatformInfo | None = None
     reasons: list[Reason] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    """Settings that the chosen path ignores, one sentence each; whoever starts the engine logs them."""
 
 
 def encode_config(config: EngineConfig) -> bytes:

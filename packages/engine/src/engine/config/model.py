@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from engine.config.ranges import DtypeName, NonNegativeInt, PositiveInt, Sha256
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
@@ -21,7 +23,7 @@ class ModelConfig:
     """Local folder or .gguf file, hub id `org/name`, or `pypi:distribution==version`."""
     file: str | None = None
     """File inside the source where it holds several."""
-    sha256: str | None = None
+    sha256: Sha256 | None = None
     """Checksum of the source's archive (64 hex digits); checked before anything is unpacked."""
     revision: str | None = None
     """Branch, tag or commit of a hub id."""
@@ -29,9 +31,9 @@ class ModelConfig:
     """Folder or file of another tokenizer; null takes the checkpoint's own."""
     chat_template: str | None = None
     """Path of a Jinja file; null takes the checkpoint's own template."""
-    dtype: str = "auto"
+    dtype: DtypeName = "auto"
     """`auto`, `bfloat16`, `float16` or `float32`."""
-    max_model_len: int | None = None
+    max_model_len: PositiveInt | None = None
     """Most tokens of prompt and output together; null takes the checkpoint's limit."""
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Seed of dummy weights and of the engine's own random draws."""

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from engine.config.ranges import PositiveInt
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelConfig:
     """Axis sizes; null is not said and resolves to 1."""
 
-    tensor: int | None = None
+    tensor: PositiveInt | None = None
     """Ranks that share each layer."""
-    pipeline: int | None = None
+    pipeline: PositiveInt | None = None
     """Stages over the layers."""
-    data: int | None = None
+    data: PositiveInt | None = None
     """Engine replicas behind one server."""
-    expert: int | None = None
+    expert: PositiveInt | None = None
     """Ranks that share the experts of a layer."""
-    context: int | None = None
+    context: PositiveInt | None = None
     """Ranks that share a sequence."""
 
     @property
