@@ -1,0 +1,1 @@
+"""Platforms: every question about the machine and its devices is asked here."""
