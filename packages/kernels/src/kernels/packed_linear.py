@@ -29,9 +29,7 @@ def pack_linear(weight_OI: torch.Tensor) -> PackedLinear | None:
     """
     if weight_OI.dim() != 2:
         raise ValueError(f"weight: shape {tuple(weight_OI.shape)} must be [outputs, inputs]")
-    if weight_OI.device.type != "cpu" or not torch._C._has_mkldnn:
-        return None
-    if weight_OI.dtype is not torch.bfloat16 or not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if weight_OI.device.type != "cpu" or not _can_pack(weight_OI.dtype):
         return None
     with torch.no_grad():
         blocked = torch.ops.mkldnn._reorder_linear_weight(weight_OI.detach())
@@ -44,5 +42,21 @@ def linear(
     """Return x @ weight^T + bias."""
     if isinstance(weight, torch.Tensor):
         return F.linear(x_TI, weight, bias_O)
+    if x_TI.shape[0] == 0:
+        return x_TI.new_empty((*x_TI.shape[:-1], weight.out_features))
     out_TO: torch.Tensor = torch.ops.mkldnn._linear_pointwise(x_TI, weight.blocked, bias_O, "none", [], "")
     return out_TO
+
+
+def _can_pack(dtype: torch.dtype) -> bool:
+    """Return whether oneDNN has fast kernels for the type here.
+
+    Measured on two cores of a Zen 5 server, all linears of a 135M model, plain / packed: bfloat16 at 1 row
+    882 / 6.2 ms, at 32 rows 24 / 14 ms; float32 at 1 row 32 / 10 ms, at 32 rows 90 / 27 ms. There is no number of
+    rows at which the plain layout wins.
+    """
+    if not torch._C._has_mkldnn:
+        return False
+    if dtype is torch.bfloat16:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return dtype is torch.float32

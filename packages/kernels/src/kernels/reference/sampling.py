@@ -87,7 +87,7 @@ def apply_top_k_top_p(
 
 
 def gumbel_sample(logits_BV: torch.Tensor, seeds_B: torch.Tensor, positions_B: torch.Tensor) -> torch.Tensor:
-    """Return one token per row, drawn from softmax(logits) by the Gumbel-max rule; the lowest id wins ties."""
+    """Return one token per row, drawn from softmax(logits): the Gumbel-max rule, the lowest id wins ties."""
     check_rows(logits_BV, seeds=seeds_B, positions=positions_B)
     noise_BV = compute_gumbel_noise(seeds_B, positions_B, logits_BV.shape[-1])
     return (logits_BV + noise_BV).argmax(dim=-1)
