@@ -1,6 +1,7 @@
 """Incremental tool-call and reasoning parsers: text in, events out. Needs msgspec and nothing else."""
 
 from parsers import reasoning, tool
+from parsers.answer import Answer, Call, collect
 from parsers.base import Parser, ParserError
 from parsers.events import (
     ParserEvent,
@@ -15,6 +16,8 @@ from parsers.pipeline import compose, parse
 from parsers.tool_spec import ToolSpec
 
 __all__ = [
+    "Answer",
+    "Call",
     "Parser",
     "ParserError",
     "ParserEvent",
@@ -24,6 +27,7 @@ __all__ = [
     "ToolCallEnd",
     "ToolCallStart",
     "ToolSpec",
+    "collect",
     "compose",
     "join_events",
     "parse",

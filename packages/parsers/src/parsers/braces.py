@@ -1,7 +1,7 @@
 """Calls written Gemma's way: `call:name{key:<quote>text<quote>,other:[1,2],third:{k:true}}`.
 
-Strings stand between two of the format's own quote markers, keys stand bare, the rest is as in JSON. A bare
-word that is no number or JSON word is a string.
+Strings stand between two of the format's own quote markers, keys stand bare, the rest is as in JSON. Bare
+text that is no number or JSON word is a string.
 """
 
 from __future__ import annotations
@@ -118,8 +118,9 @@ class BracedCallParser(ToolParser):
 
 
 def _read_bare(cursor: Cursor) -> Step[str]:
+    """Read up to what can go on behind a value; a bracket in there is text, which models forget to quote."""
     pieces = []
-    while (char := (yield from cursor.need())) not in _STRUCTURE and char not in "<\n":
+    while (char := (yield from cursor.need())) not in ",]}<\n":
         pieces.append(cursor.advance(1))
     text = "".join(pieces).strip()
     if not text:

@@ -9,4 +9,4 @@ class DeepseekV4ReasoningParser(ReasoningParser):
     """Reads a block that the prompt or the model opens; calls end it too."""
 
     aliases = ("deepseekv4",)
-    implicit_ends = ("<\\uff5cDSML\\uff5ctool_calls>",)
+    implicit_ends = ("<\uff5cDSML\uff5ctool_calls>",)

@@ -9,4 +9,4 @@ class Qwen3ReasoningParser(ReasoningParser):
     """Reads `<think>`; a call in full form ends the thinking too, since models forget to close it."""
 
     aliases = ("qwen3_coder", "mimo", "qwen3_xml")
-    implicit_ends = ('<tool_call>\\n{"name":', "<tool_call>\\n<function=")
+    implicit_ends = ('<tool_call>\n{"name":', "<tool_call>\n<function=")
