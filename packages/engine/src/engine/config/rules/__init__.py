@@ -1,0 +1,1 @@
+"""One module per question that `resolve` decides; each is pure and records its reasons."""
