@@ -1,8 +1,8 @@
 """Chat messages as callers write them, brought into the shape that a template reads.
 
-Content parts become one string or stay parts, as the template wants; a tool call's arguments become objects; an
-empty list of tool calls is none. Whether a template wants parts is read off its syntax tree: it loops over the
-content of a message. Knows nothing of rendering.
+Content parts become one string or stay parts, as the template wants; a tool call's arguments become objects;
+an empty list of tool calls is none. Whether a template wants parts is read off its syntax tree: it loops over
+the content of a message. Knows nothing of rendering.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ def detect_content_format(template: nodes.Template) -> ContentFormat:
     }
     message_names = _find_aliases(template, message_names, item_of=messages)
     content_names = {
-        assign.target.name
+        name
         for assign in template.find_all(nodes.Assign)
-        if isinstance(assign.target, nodes.Name) and _is_content(assign.node, message_names, messages)
+        if _is_content(assign.node, message_names, messages)
+        for name in _get_target_names(assign.target)
     }
     for loop in template.find_all(nodes.For):
         if _is_content(loop.iter, message_names, messages) or _is_name(loop.iter, content_names):
@@ -157,13 +158,13 @@ def _invalid(message: str) -> InvalidRequestError:
 def _find_aliases(template: nodes.Template, names: set[str], item_of: set[str] | None = None) -> set[str]:
     """Names that templates bind to `names` (or to an item of `item_of`), in any order of assignment."""
     found = set(names)
-    assigns = [a for a in template.find_all(nodes.Assign) if isinstance(a.target, nodes.Name)]
+    assigns = list(template.find_all(nodes.Assign))
     for _ in range(len(assigns)):
         before = len(found)
         for assign in assigns:
             is_item = item_of is not None and _is_item(assign.node, item_of)
             if is_item or _is_name(assign.node, found):
-                found.add(assign.target.name)
+                found.update(_get_target_names(assign.target))
         if len(found) == before:
             break
     return found
@@ -171,13 +172,11 @@ def _find_aliases(template: nodes.Template, names: set[str], item_of: set[str] |
 
 def _strip(node: nodes.Node) -> nodes.Node:
     """The value beneath filters and slices: `messages[1:] | list` is still messages."""
-    while True:
-        if isinstance(node, nodes.Filter) and node.node is not None:
-            node = node.node
-        elif isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
-            node = node.node
-        else:
-            return node
+    if isinstance(node, nodes.Filter) and node.node is not None:
+        return _strip(node.node)
+    if isinstance(node, nodes.Getitem) and isinstance(node.arg, nodes.Slice):
+        return _strip(node.node)
+    return node
 
 
 def _is_name(node: nodes.Node, names: set[str]) -> bool:

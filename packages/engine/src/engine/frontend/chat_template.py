@@ -1,8 +1,8 @@
 """Chat messages to the prompt a model was trained on, by the checkpoint's own Jinja template.
 
 Rendering may take long on purpose-made input, so callers run it in a worker thread; the sandbox's budgets end
-it. Every failure of a template is the caller's to fix and carries the template's own words. Knows nothing of HTTP
-and of tokenizing.
+it. Every failure of a template is the caller's to fix and carries the template's own words. Knows nothing of
+HTTP and of tokenizing.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ RESERVED_NAMES = frozenset(
 """Names that a caller's own template arguments can never take."""
 
 _FINAL_MARK = "\ue000end of final message\ue001"
-"""Stands after the final message while it is rendered, so that its end is found; private-use characters keep it
-apart from any text."""
+"""Stands after the final message while it is rendered, so that its end is found; private-use characters keep
+it apart from any text."""
 
 
 class ChatTemplate:
@@ -155,9 +155,8 @@ class ChatTemplate:
         try:
             return self._environment.render_within_budget(self._template, variables)
         except SecurityError as error:
-            raise InvalidRequestError(
-                f"The chat template was stopped: {error.message}.", param="messages"
-            ) from None
+            reason = (error.message or "").rstrip(".")
+            raise InvalidRequestError(f"The chat template was stopped: {reason}.", param="messages") from None
         except TemplateError as error:
             raise InvalidRequestError(
                 f"The chat template refuses these messages: {error.message}", param="messages"

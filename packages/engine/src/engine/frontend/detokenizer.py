@@ -1,4 +1,4 @@
-"""Token ids in, text out, one token at a time: a byte-level decoder per sequence over one table per tokenizer.
+"""Token ids in, text out, one token at a time: a byte-level decoder per sequence, one table per tokenizer.
 
 Every token is a string of bytes; characters may begin in one token and end in another. The decoder releases a
 character when its last byte has come, and U+FFFD as soon as bytes can no longer become one. Whole text is the
@@ -40,7 +40,7 @@ class IncrementalDetokenizer:
         spaces_between_special_tokens: put one space between two special tokens that follow each other.
     """
 
-    __slots__ = ("_decode", "_last_is_special", "_special_token_ids", "_spaced", "_token_bytes")
+    __slots__ = ("_decode", "_last_is_special", "_spaced", "_special_token_ids", "_token_bytes")
 
     def __init__(
         self,

@@ -1,8 +1,8 @@
 """A prompt and its parameters, checked and turned into what the core takes.
 
-The one door for requests of every entry point: text limits before tokenizing, token ids against the vocabulary,
-lengths against the context, words against the tokenizer. Runs in worker threads; holds no per-request state.
-Knows nothing of HTTP, of queues or of how the tokens are computed.
+The one door for requests of every entry point: text limits before tokenizing, token ids against the
+vocabulary, lengths against the context, words against the tokenizer. Runs in worker threads and remembers no
+request. Knows nothing of HTTP, of queues or of how the tokens are computed.
 """
 
 from __future__ import annotations
@@ -141,11 +141,13 @@ class InputProcessor:
     def _get_token_ids(self, prompt: Prompt, add_special_tokens: bool) -> tuple[str | None, list[int]]:
         if isinstance(prompt, Mapping):
             prompt = _unwrap(prompt)
+        text: str | None = None
+        token_ids: list[int]
         if isinstance(prompt, str):
-            token_ids = self.tokenize(prompt, add_special_tokens=add_special_tokens)
-            text: str | None = prompt
-        elif isinstance(prompt, Sequence) and not isinstance(prompt, bytes | bytearray | memoryview):
-            text, token_ids = None, list(prompt)
+            text = prompt
+            token_ids = self.tokenize(text, add_special_tokens=add_special_tokens)
+        elif isinstance(prompt, list | tuple):
+            token_ids = list(prompt)
             # Cheap before exact: a list far longer than any prompt is not walked element by element.
             if len(token_ids) > self.max_model_len * CHARACTERS_PER_TOKEN:
                 raise self._too_long(len(token_ids))
@@ -167,8 +169,8 @@ class InputProcessor:
         limit = self.max_model_len * self._get_longest_token()
         if len(text) > limit:
             raise InvalidRequestError(
-                f"This model's maximum context length is {self.max_model_len} tokens; the prompt has {len(text)} "
-                f"characters, and no more than {limit} can fit. Shorten the prompt.",
+                f"This model's maximum context length is {self.max_model_len} tokens; the prompt has "
+                f"{len(text)} characters, and no more than {limit} can fit. Shorten the prompt.",
                 param="prompt",
                 code="context_length_exceeded",
             )
@@ -188,8 +190,8 @@ class InputProcessor:
             return token_ids
         if num_tokens > self.max_model_len:
             raise InvalidRequestError(
-                f"truncate_prompt_tokens={num_tokens} is more than the context length of {self.max_model_len}; "
-                "lower it or use -1.",
+                f"truncate_prompt_tokens={num_tokens} is more than the context length of "
+                f"{self.max_model_len}; lower it or use -1.",
                 param="truncate_prompt_tokens",
             )
         # -1 keeps what the context holds, less the one token that must still be generated.
@@ -208,8 +210,8 @@ class InputProcessor:
         elif max_tokens > room:
             raise InvalidRequestError(
                 f"max_tokens={max_tokens} does not fit: this model's maximum context length is "
-                f"{self.max_model_len} tokens and the prompt has {num_prompt_tokens} tokens, which leaves {room}. "
-                "Lower max_tokens, leave it out, or shorten the prompt.",
+                f"{self.max_model_len} tokens and the prompt has {num_prompt_tokens} tokens, which leaves "
+                f"{room}. Lower max_tokens, leave it out, or shorten the prompt.",
                 param="max_tokens",
                 code="context_length_exceeded",
             )
@@ -233,17 +235,13 @@ class InputProcessor:
         )
 
     def _check_routing(self, priority: int, cache_salt: str | None) -> None:
-        if (
-            isinstance(priority, bool)
-            or not isinstance(priority, int)
-            or not INT64_MIN <= priority <= INT64_MAX
-        ):
+        if type(priority) is not int or not INT64_MIN <= priority <= INT64_MAX:
             raise InvalidRequestError(
                 f"priority must be an integer of 64 bits, got {priority!r}.", param="priority"
             )
         if priority != 0 and not self._has_priorities:
             raise InvalidRequestError(
-                f"priority={priority} needs scheduler.policy=priority; this engine runs first come, first served.",
+                f"priority={priority} needs scheduler.policy=priority; this engine serves by arrival.",
                 param="priority",
             )
         if cache_salt is None:
@@ -267,7 +265,7 @@ class InputProcessor:
                 check_token_ids(list(ids), self.vocab_size, name)
         if params.min_tokens > self.max_model_len:
             raise InvalidRequestError(
-                f"min_tokens={params.min_tokens} is more than the context length of {self.max_model_len}; lower it.",
+                f"min_tokens={params.min_tokens} is more than the context length of {self.max_model_len}.",
                 param="min_tokens",
             )
         for name, words in (("stop", params.stop), ("bad_words", params.bad_words)):
@@ -320,7 +318,8 @@ def check_text(text: str, param: str) -> None:
         text.encode("utf-8")
     except UnicodeEncodeError as error:
         raise InvalidRequestError(
-            f"{param} is not valid Unicode: lone surrogate U+{ord(text[error.start]):04X} at character {error.start}.",
+            f"{param} is not valid Unicode: lone surrogate U+{ord(text[error.start]):04X} at character "
+            f"{error.start}.",
             param=param,
         ) from None
 
@@ -362,6 +361,7 @@ def _unwrap(prompt: Mapping[str, Any]) -> str | Sequence[int]:
             )
         return ids
     raise InvalidRequestError(
-        f"a prompt given as a mapping needs exactly one key, prompt or prompt_token_ids; got {sorted(map(str, keys))}.",
+        "a prompt given as a mapping needs exactly one key, prompt or prompt_token_ids; got "
+        f"{sorted(map(str, keys))}.",
         param="prompt",
     )

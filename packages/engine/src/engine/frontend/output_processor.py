@@ -1,8 +1,8 @@
 """What the core sends after each step, sorted to the requests it belongs to.
 
-Per token: append the id, decode it, look for stop strings, tell the request. A sequence that a stop string ends
-is over at once for its caller; the core hears of it by the ids to abort that `process` returns. Trouble with
-one sequence ends that sequence with an error and nothing else. Knows nothing of sockets or event loops.
+Per token: append the id, decode it, look for stop strings, tell the request. A sequence that a stop string
+ends is over at once for its caller; the core hears of it by the ids to abort that `process` returns. Trouble
+with one sequence ends that sequence with an error and nothing else. Knows nothing of sockets or event loops.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 from engine.frontend.detokenizer import TokenText
 from engine.frontend.input_processor import ProcessedInput
 from engine.frontend.request_state import FinishedRequest, RequestState, SequenceState
-from engine.types.wire import EngineCoreOutputs, FinishReason, SequenceFinished, SequencePromptLogprobs
+from engine.types.wire import (
+    EngineCoreOutputs,
+    FinishReason,
+    SequenceFinished,
+    SequenceLogprobs,
+    SequencePromptLogprobs,
+)
 
 if TYPE_CHECKING:
     from engine.frontend.tokenizer import Tokenizer
@@ -144,7 +150,11 @@ class OutputProcessor:
             request.num_cached_tokens = num_cached_tokens
 
     def _add_logprobs(self, outputs: EngineCoreOutputs, to_abort: list[str]) -> None:
-        for record in (*outputs.prompt_logprobs, *outputs.logprobs):
+        records: list[SequenceLogprobs | SequencePromptLogprobs] = [
+            *outputs.prompt_logprobs,
+            *outputs.logprobs,
+        ]
+        for record in records:
             sequence = self._sequences.get(record.request_id)
             if sequence is None:
                 continue

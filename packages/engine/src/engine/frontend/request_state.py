@@ -1,7 +1,7 @@
 """What the frontend remembers of a request while it runs: text, ids, logprobs and times of its n sequences.
 
-The output processor writes, one token at a time; the consumer takes, whenever it is ready, everything since it
-last took. So a slow consumer costs no queue: its outputs merge by themselves. Knows nothing of the core.
+The output processor writes, one token at a time; the consumer takes, whenever it is ready, everything since
+it last took. So a slow consumer costs no queue: its outputs merge by themselves. Knows nothing of the core.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finds stop strings in streamed text and holds back exactly what may still become one.
 
-Each stop string keeps how many of its characters the text's end matches (Knuth, Morris and Pratt), so the cost
+Each stop string keeps how many of its characters the text's end matches (Knuth, Morris, Pratt), so the cost
 of a delta grows with the delta alone and the text held back is always a real prefix of a stop string. Knows
 nothing of tokens; the caller says when a stop may not end the text yet.
 """

@@ -1,8 +1,9 @@
-"""The sandbox that chat templates run in: what Jinja forbids, and budgets for what Jinja allows without limit.
+"""The sandbox that chat templates run in: what Jinja forbids, and budgets for what it allows without limit.
 
-A template comes with a checkpoint and is not trusted. Attribute walks are stopped by Jinja's own sandbox; here
-every loop step and macro call is counted, growing operators are checked before they grow, what has no use in a
-prompt but can fill the memory is taken away, and a deadline is looked at while counting. Knows nothing of messages.
+A template comes with a checkpoint and is not trusted. Jinja's own sandbox stops attribute walks; here
+loop steps and macro calls are counted, growing operators are checked before they grow, what has no use in a
+prompt but can fill the memory is taken away, and a deadline is looked at while counting. Knows nothing of
+messages.
 """
 
 from __future__ import annotations
@@ -160,14 +161,14 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         template = super()._parse(source, name, filename)
-        _insert_budget(template)
+        _insert_budget(template, self)
         return template
 
 
 class GenerationTag(Extension):
-    """`{% generation %}...{% endgeneration %}` marks what a model wrote, for training; here it is transparent."""
+    """`{% generation %}...{% endgeneration %}` marks what a model wrote, for training; here it is nothing."""
 
-    tags = frozenset({"generation"})
+    tags = {"generation"}  # noqa: RUF012 - Jinja's own way to say it
 
     def parse(self, parser: Parser) -> list[nodes.Node]:
         """Return the body as if the tag were not there."""
@@ -175,7 +176,7 @@ class GenerationTag(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _insert_budget(template: nodes.Template) -> None:
+def _insert_budget(template: nodes.Template, environment: TemplateEnvironment) -> None:
     """Count every loop step and macro call, and send `~` through the checked join.
 
     An attribute of the environment cannot be shadowed by a template's own variables.
@@ -185,7 +186,11 @@ def _insert_budget(template: nodes.Template) -> None:
             loop.body.insert(0, nodes.ExprStmt(_call(_COUNT_STEP), lineno=loop.lineno))
         else:
             loop.test = nodes.And(_call(_COUNT_STEP), loop.test, lineno=loop.lineno)
-    for macro in template.find_all((nodes.Macro, nodes.CallBlock)):
+    macros: list[nodes.Macro | nodes.CallBlock] = [
+        *template.find_all(nodes.Macro),
+        *template.find_all(nodes.CallBlock),
+    ]
+    for macro in macros:
         macro.body.insert(0, nodes.ExprStmt(_call(_COUNT_STEP), lineno=macro.lineno))
     for parent in list(_walk(template)):
         for field, value in parent.iter_fields():
@@ -193,7 +198,7 @@ def _insert_budget(template: nodes.Template) -> None:
                 setattr(parent, field, _call(_JOIN, value.nodes))
             elif isinstance(value, list):
                 value[:] = [_call(_JOIN, v.nodes) if isinstance(v, nodes.Concat) else v for v in value]
-    template.set_environment(template.environment)
+    template.set_environment(environment)
 
 
 def _walk(node: nodes.Node) -> Iterator[nodes.Node]:
@@ -275,7 +280,7 @@ def _join(
     values = list(value)
     _check_tree(values)
     _check_len(len(d) * len(values) + sum(len(v) for v in values if isinstance(v, str)))
-    return do_join(eval_ctx, values, d, attribute)
+    return str(do_join(eval_ctx, values, d, attribute))
 
 
 @pass_eval_context
