@@ -57,8 +57,8 @@ def resolve_executor(composition: Composition, parallel: ParallelConfig, record:
         axes = ", ".join(f"parallel.{axis}={size}" for axis in _AXES if (size := getattr(parallel, axis)) > 1)
         most = max((limits.get(name, 0) for name in candidates), default=0)
         raise ConfigError(
-            f"{axes} needs {workers} workers, but executor={' or '.join(candidates)} runs at most {most}; set "
-            f"the sizes so that their product is at most {most}.",
+            f"{axes} needs {workers} workers, but executor={' or '.join(candidates)} runs at most {most}; "
+            f"set the sizes so that their product is at most {most}.",
             key="executor",
         )
     if given != "auto":
