@@ -204,13 +204,14 @@ def _rewrite_model(item: _Item, catalog: Catalog, architecture_of: ArchitectureO
             f"served: {', '.join(sorted(catalog.families))}.",
             key="model",
         )
-    return [f"+model={family}", f"model.path={quote(value)}"]
+    return [f"+model={family}", f"++model.path={quote(value)}"]
 
 
 def _rewrite_value(item: _Item, catalog: Catalog, schemas: Mapping[str, type]) -> str:
     group, _, name = item.key.partition(".")
     if group in schemas and name:
-        return f"{item.key}={_setting_value(item, name, schemas[group])}"
+        # Forced: an option file need not repeat settings that it leaves at their defaults.
+        return f"++{item.key}={_setting_value(item, name, schemas[group])}"
     if name and group in catalog.groups:
         _refuse_groups_without_schema({group: item.text}, schemas, catalog)
         _refuse_unknown_argument(item, group, name, catalog)
@@ -238,11 +239,15 @@ def _setting_value(item: _Item, name: str, schema: type) -> str:
 
 def _refuse_unknown_argument(item: _Item, group: str, name: str, catalog: Catalog) -> None:
     first = name.partition(".")[0]
-    known = {"_target_"}
+    if first == "_target_":
+        raise ConfigError(
+            f"{item.key} cannot be set; choose an option: {group}={'|'.join(catalog.groups[group])}.",
+            key=item.key,
+        )
+    known: set[str] = set()
     for component in catalog.components.get(group, {}).values():
         known |= component.args.keys()
     if first not in known:
-        known.discard("_target_")
         hint = nearest(item.key, (f"{group}.{argument}" for argument in known))
         raise ConfigError(
             f"{item.key} is not a setting of any {group} option; {hint} Options of {group}: "

@@ -7,6 +7,7 @@ stay.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +37,7 @@ from engine.config.engine_config import EngineConfig
 from engine.config.interpolation import calls_resolver
 from engine.config.model import ModelConfig
 from engine.config.parallel import ParallelConfig
-from engine.config.provenance import leaves, trace
+from engine.config.provenance import DEFAULT, leaves, trace
 from engine.config.scheduler import SchedulerConfig
 from engine.config.schema import build_settings
 from engine.config.settings import CompilationConfig, ObservabilityConfig, SamplingConfig
@@ -128,15 +129,17 @@ def compose(
         engine_groups[group] = component_from_tree(
             group, composed.choices.get(group, ""), composed.tree.get(group) or {}
         )
-    shown = [*catalog.root_tree, *own_schemas, *ENGINE_COMPONENTS]
-    tree = {key: composed.tree[key] for key in dict.fromkeys(shown) if key in composed.tree}
+    settings: dict[str, Any] = {
+        group: build_settings(group, composed.tree.get(group) or {}, schema)
+        for group, schema in (schemas or {}).items()
+    }
+    tree = {key: composed.tree[key] for key in (*catalog.root_tree, *ENGINE_COMPONENTS)}
+    tree |= {group: dataclasses.asdict(engine_groups[group]) for group in ENGINE_SCHEMAS}
+    tree |= {group: dataclasses.asdict(values) for group, values in settings.items()}
     return Composition(
         engine=EngineConfig(**engine_groups),
-        settings={
-            group: build_settings(group, composed.tree.get(group) or {}, schema)
-            for group, schema in (schemas or {}).items()
-        },
-        provenance={key: setter for key, setter in composed.provenance.items() if key.split(".")[0] in tree},
+        settings=settings,
+        provenance={key: composed.provenance.get(key, DEFAULT) for key, _ in leaves(tree)},
         components=catalog.components,
         capabilities={
             group: declared
@@ -183,7 +186,7 @@ def _run_hydra(lines: list[str], catalog: Catalog) -> _Composed:
         for default in merged
         if default.config_path and not default.config_path.startswith("hydra/")
     ]
-    keys = [line.partition("=")[0] for line in lines if not line.startswith("+")]
+    keys = [line.partition("=")[0].lstrip("+") for line in lines]
     return _Composed(
         tree=tree,
         choices=choices,

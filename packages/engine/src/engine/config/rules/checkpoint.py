@@ -19,9 +19,9 @@ _LOADER_OF_FORMAT = {"safetensors": "safetensors", "gguf": "gguf"}
 def check_architecture(model: ModelConfig, facts: CheckpointFacts, families: Mapping[str, str]) -> None:
     """Refuse a checkpoint that the chosen model does not serve."""
     served = [*model.architectures, *model.gguf_architectures]
-    if facts.architecture in served:
-        return
     family = families.get(facts.architecture)
+    if facts.architecture in served or family == model.family:
+        return
     advice = f"use +model={family}" if family else f"served: {', '.join(sorted(families))}"
     raise ConfigError(
         f"model={model.family!r} does not serve {facts.path}, whose architecture is {facts.architecture!r}; "
