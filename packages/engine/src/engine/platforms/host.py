@@ -103,7 +103,9 @@ def _cgroup_cpus(files: HostFiles) -> float | None:
     for folder in _cgroup_folders(files, "cpu"):
         version2 = (files.read(f"{folder}/cpu.max") or "").split()
         quota = version2[0] if version2 else (files.read(f"{folder}/cpu.cfs_quota_us") or "").strip()
-        period = version2[1] if len(version2) > 1 else (files.read(f"{folder}/cpu.cfs_period_us") or "").strip()
+        period = (
+            version2[1] if len(version2) > 1 else (files.read(f"{folder}/cpu.cfs_period_us") or "").strip()
+        )
         if quota.isdigit() and period.isdigit() and int(quota) > 0 and int(period) > 0:
             quotas.append(int(quota) / int(period))
     return min(quotas, default=None)

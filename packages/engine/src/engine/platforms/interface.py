@@ -59,5 +59,12 @@ class Platform(ABC):
             ConfigError: this platform does not compute in it.
         """
         if name not in _DTYPES:
-            raise ConfigError(f"dtype {name!r} is unknown; use one of {', '.join(_DTYPES)}.", key="model.dtype")
+            raise ConfigError(
+                f"dtype {name!r} is unknown; use one of {', '.join(_DTYPES)}.", key="model.dtype"
+            )
         return _DTYPES[name]
+
+
+def kind_of(device: torch.device) -> str:
+    """Return the platform kind that a device belongs to; torch's ROCm build calls its devices cuda."""
+    return "rocm" if device.type == "cuda" and torch.version.hip is not None else device.type

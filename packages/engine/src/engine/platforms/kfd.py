@@ -48,7 +48,9 @@ def _memory_bytes(files: HostFiles, node: str) -> int:
     banks = files.root / _NODES / node / "mem_banks"
     if not banks.is_dir():
         return 0
-    sizes = [_properties(files, f"{_NODES}/{node}/mem_banks/{bank.name}/properties") for bank in banks.iterdir()]
+    sizes = [
+        _properties(files, f"{_NODES}/{node}/mem_banks/{bank.name}/properties") for bank in banks.iterdir()
+    ]
     return sum(size.get("size_in_bytes", 0) for size in sizes)
 
 

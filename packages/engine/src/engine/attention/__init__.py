@@ -1,0 +1,1 @@
+"""Attention: the layer, the backends and how one is chosen."""

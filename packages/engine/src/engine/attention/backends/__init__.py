@@ -1,0 +1,1 @@
+"""One file per backend; siblings do not import each other."""

@@ -1,0 +1,1 @@
+"""Layers: the parts that models are made of, each aware of its share of a tensor-parallel group."""

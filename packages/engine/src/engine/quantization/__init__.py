@@ -1,0 +1,1 @@
+"""Quantization: how a linear layer's weight is stored and multiplied."""

@@ -1,0 +1,1 @@
+"""One file per method; siblings do not import each other."""
