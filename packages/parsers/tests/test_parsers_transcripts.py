@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 import parsers
+import pytest
 from parsers import Answer, ParserEvent, ToolCallDelta, ToolCallEnd, ToolCallStart, collect, join_events
 
 _DATA: dict[str, Any] = json.loads(Path(__file__).with_name("transcripts.json").read_text(encoding="utf-8"))
@@ -64,10 +63,10 @@ def test_transcript_is_read_as_expected_however_it_is_cut(transcript: dict[str, 
 
 
 @pytest.mark.parametrize("transcript", _TRANSCRIPTS, ids=lambda transcript: transcript["id"])
-def test_transcript_cut_anywhere_by_the_token_limit_is_a_prefix_however_it_is_cut(
+def test_transcript_cut_anywhere_by_the_token_limit_is_read_alike(
     transcript: dict[str, Any],
 ) -> None:
-    """A text that ends early shows nothing that the whole text does not show, and is read alike in both modes."""
+    """A text that ends early is read alike in both modes, and its events keep to the protocol."""
     text = transcript["text"]
     for length in range(0, len(text), 7):
         early = {**transcript, "text": text[:length], "finish_reason": "length"}

@@ -120,7 +120,7 @@ class BracedCallParser(ToolParser):
 def _read_bare(cursor: Cursor) -> Step[str]:
     """Read up to what can go on behind a value; a bracket in there is text, which models forget to quote."""
     pieces = []
-    while (char := (yield from cursor.need())) not in ",]}<\n":
+    while (yield from cursor.need()) not in ",]}<\n":
         pieces.append(cursor.advance(1))
     text = "".join(pieces).strip()
     if not text:

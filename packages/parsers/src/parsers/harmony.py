@@ -60,13 +60,17 @@ class HarmonyParser(ToolParser):
         self._cursor.start_record(opener)
         try:
             text = yield from self._cursor.bounded(_MESSAGE, _MAX_HEADER_LEN)
-        except (Mismatch, Truncated):
+            header = _read_header(opener + text)
+        except Mismatch:
+            self._text(self._cursor.end_record())
+            return None
+        except Truncated:
             record = self._cursor.end_record()
             if not self._is_cut:
                 self._text(record)
             return None
         self._cursor.end_record()
-        return _read_header(opener + text)
+        return header
 
     def _read_body(self, header: Header) -> Step[str]:
         """Read a message's body and return the marker that ended it, "" at the end of the text."""
@@ -108,14 +112,21 @@ class HarmonyParser(ToolParser):
 
 
 def _read_header(text: str) -> Header:
-    """Read `<|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json`, in whatever order."""
+    """Read `<|start|>assistant to=functions.f<|channel|>commentary <|constrain|>json`, in whatever order.
+
+    Raises:
+        Mismatch: a word in it is none of a header's.
+    """
     words = (
         text.replace(_CONSTRAIN, " ").replace(_CHANNEL, f" {_CHANNEL}").replace(_START, f" {_START}").split()
     )
     channel = recipient = ""
     for word in words:
+        bare = word.removeprefix(_START).removeprefix(_CHANNEL).removeprefix("to=")
+        if bare and not bare.replace("_", "").replace(".", "").replace("-", "").isalnum():
+            raise Mismatch
         if word.startswith(_CHANNEL):
-            channel = word.removeprefix(_CHANNEL)
+            channel = bare
         elif word.startswith("to="):
-            recipient = word.removeprefix("to=").removeprefix("functions.")
+            recipient = bare.removeprefix("functions.")
     return Header(channel, recipient)

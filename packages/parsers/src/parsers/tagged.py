@@ -114,7 +114,10 @@ class TaggedParser(ToolParser):
         self._cursor.start_record(self.param_open)
         try:
             head = yield from self._read_parameter_head()
-        except (Mismatch, Truncated):
+        except Mismatch:
+            self._text(self._cursor.end_record())
+            return None
+        except Truncated:
             record = self._cursor.end_record()
             if not self._is_cut:
                 self._text(record)

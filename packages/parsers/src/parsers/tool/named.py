@@ -41,12 +41,14 @@ class NamedToolParser(ToolParser):
         (self._name,) = self._tools
 
     def _parse(self) -> Step[None]:
-        yield from self._cursor.space()
+        space = yield from self._cursor.space()
         if (yield from self._cursor.peek()) == "{":
             try:
                 yield from self._read_json_arguments(self._name)
             except Truncated:
                 return
+        elif space:
+            self._text(space)
         yield from self._cursor.until(Markers(), self._text)
         self._end_text()
 
