@@ -5,13 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
 from engine.sampling.batch import SamplingBatch
 from engine.sampling.sampler import Sampler
 from engine.types.sampling_params import SamplingParams
 from engine.types.schedule import NewRow
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 VOCAB = 97
 NUM_ROWS = 16

@@ -28,9 +28,7 @@ def compute_host_cache_bytes(config: EngineConfig, specs: Mapping[str, KVCacheSp
     return min(int(limit), _useful_bytes(config, specs))
 
 
-def compute_device_cache_bytes(
-    config: EngineConfig, specs: Mapping[str, KVCacheSpec], *, total: int, free: int
-) -> int:
+def compute_device_cache_bytes(config: EngineConfig, *, total: int, free: int) -> int:
     """Return the cache's bytes on an accelerator, after the weights are loaded.
 
     Args:

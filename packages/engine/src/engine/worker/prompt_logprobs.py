@@ -92,7 +92,7 @@ class PromptLogprobs:
         parts = [
             compute_logprobs(self._compute_logits(some_hidden), some_ids, num_top)
             for some_hidden, some_ids in zip(
-                hidden.split(_LINES_AT_ONCE), token_ids.split(_LINES_AT_ONCE), strict=True
+                torch.split(hidden, _LINES_AT_ONCE), torch.split(token_ids, _LINES_AT_ONCE), strict=True
             )
         ]
         return TokenLogprobs(

@@ -9,12 +9,12 @@ from __future__ import annotations
 import gc
 from typing import TypeVar
 
-import torch
-
+from engine.attention.layer import Attention
 from engine.config.component import build, load_target
 from engine.config.engine_config import EngineConfig
 from engine.distributed.groups import destroy_groups, init_groups
 from engine.execution.runner import EagerRunner
+from engine.layers.causal_lm import CausalLM
 from engine.layers.context import ModelContext
 from engine.platforms.interface import Platform
 from engine.types.kv_cache_spec import KVCachePlan, KVCacheSpec
@@ -39,24 +39,23 @@ class Worker:
         self._rank = rank
         self._local_rank = local_rank
         self._platform: Platform | None = None
-        self._model: torch.nn.Module | None = None
+        self._model: CausalLM | None = None
         self._runner: ModelRunner | None = None
 
     def init_device(self) -> None:
         """Take the device and join the process groups."""
         self._platform = build(self._config.platform, self._config.platform_info)
         self._platform.activate(self._local_rank)
-        init_groups(self._config.parallel, self._rank)
+        init_groups(self._config.parallel, self._rank, backend=self._platform.collective_backend)
 
     def load_model(self, on_progress: ProgressCallback) -> None:
         """Build the model with empty parameters and load its weights."""
         config = self._config
         context = self._build_context()
         implementation = load_target(config.model.implementation)
-        with torch.device(context.device):
-            self._model = implementation(_resolved(config.checkpoint).config, context)
-        build(config.loader, config).load(self._model, on_progress)
-        self._model.eval()
+        model: CausalLM = implementation(_resolved(config.checkpoint).config, context)
+        build(config.loader, config).load(model, on_progress)
+        self._model = model.eval()
         gc.collect()
 
     def get_kv_cache_specs(self) -> dict[str, KVCacheSpec]:
@@ -91,7 +90,9 @@ class Worker:
             block_size=plan.block_size,
             vocab_size=_resolved(config.checkpoint).vocab_size,
         )
-        self._runner = ModelRunner(self._model, EagerRunner(self._model), limits, device)
+        model = self._model
+        assert model is not None, "load_model comes first"
+        self._runner = ModelRunner(model, EagerRunner(model), limits, device)
         self._warm_up(limits.max_num_tokens, on_progress)
 
     def execute_model(self, schedule: SchedulerOutput) -> ModelRunnerOutput:
@@ -122,7 +123,7 @@ class Worker:
             max_model_len=_resolved(config.model.max_model_len),
         )
 
-    def _attention_layers(self) -> dict[str, torch.nn.Module]:
+    def _attention_layers(self) -> dict[str, Attention]:
         assert self._model is not None, "load_model comes first"
         return self._model.attention_layers()
 
