@@ -15,7 +15,7 @@ import torch
 
 @dataclass(slots=True)
 class AttentionMetadata:
-    """Where this step's tokens stand in their sequences and in the cache. Filled by the worker's model runner."""
+    """Where this step's tokens stand in their sequences and in the cache; filled by the worker's runner."""
 
     query_start_loc_B1: torch.Tensor
     """int32: first token of each request, and the number of tokens at the end."""
@@ -38,8 +38,11 @@ class _Current(threading.local):
 _current = _Current()
 
 
-class set_forward_context:  # noqa: N801 - reads as a verb where it is used; a class costs less than a generator
-    """Make `metadata` the current step within the block."""
+class set_forward_context:
+    """Make `metadata` the current step within the block.
+
+    A class with a verb's name, because a generator-based context manager costs several times more.
+    """
 
     __slots__ = ("_metadata", "_previous")
 

@@ -113,9 +113,9 @@ class Attention(nn.Module):
         assert self._key_cache is not None, "bind_cache comes first"
         assert self._value_cache is not None, "bind_cache comes first"
         out_THD = self._backend.forward(
-            query_TX.unflatten(-1, self._heads),
-            key_TX.unflatten(-1, self._kv_heads),
-            value_TX.unflatten(-1, self._kv_heads),
+            query_TX.view(-1, *self._heads),
+            key_TX.view(-1, *self._kv_heads),
+            value_TX.view(-1, *self._kv_heads),
             self._key_cache,
             self._value_cache,
             get_forward_context(),

@@ -62,8 +62,9 @@ class GroupCoordinator(ABC):
         if self.world_size > 1:
             self._barrier()
 
+    @abstractmethod
     def destroy(self) -> None:
-        """Leave the group."""
+        """Leave the group; safe to call twice."""
 
     @abstractmethod
     def _all_reduce(self, tensor: torch.Tensor) -> torch.Tensor: ...
@@ -145,6 +146,9 @@ class FakeGroup(GroupCoordinator):
     ) -> None:
         super().__init__(axis, rank, world_size)
         self._exchange = exchange
+
+    def destroy(self) -> None:
+        """Do nothing: there is nothing to leave."""
 
     def _all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         if self._exchange is None:

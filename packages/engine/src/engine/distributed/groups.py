@@ -99,11 +99,10 @@ def init_groups(
     for axis in AXES:
         # Every rank creates every group, in the same order: torch.distributed counts on it.
         for ranks in mesh.groups(axis):
-            process_group = (
-                dist.new_group(ranks, backend=backend, timeout=_TIMEOUT) if len(ranks) > 1 else None
-            )
+            process_group: dist.ProcessGroup | None = None
+            if len(ranks) > 1:
+                process_group = dist.new_group(ranks, backend=backend, timeout=_TIMEOUT)
             if rank in ranks:
-                assert not isinstance(process_group, int), "this rank is a member"
                 _groups[axis] = TorchGroup(axis, ranks.index(rank), ranks, process_group)
 
 

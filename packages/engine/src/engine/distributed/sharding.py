@@ -1,7 +1,7 @@
 """Which slice of a full tensor a rank holds, as arithmetic on features.
 
-Knows no tensors and no layers. A fused layer (queries, keys and values in one) is several parts, each cut over
-the ranks for itself; a part's own tensor in the checkpoint is what `source` counts in.
+Knows no tensors and no layers. A fused layer (queries, keys and values in one) is several parts, each cut
+over the ranks for itself; a part's own tensor in the checkpoint is what `source` counts in.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def divide(total: int, ranks: int, what: str) -> int:
     """
     if total % ranks:
         raise ValueError(
-            f"{what}={total} does not divide over {ranks} tensor-parallel ranks; choose a size that divides it."
+            f"{what}={total} does not divide over {ranks} tensor-parallel ranks; choose another number."
         )
     return total // ranks
 

@@ -1,4 +1,4 @@
-"""Gated activations by the names that checkpoints use. Letters: T tokens, F width of the feed-forward layer."""
+"""Gated activations by the names that checkpoints use. Letters: T tokens, F feed-forward width."""
 
 from __future__ import annotations
 

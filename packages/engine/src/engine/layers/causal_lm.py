@@ -1,6 +1,7 @@
 """A language model as the worker sees it: forward, logits, loading, and its attention layers by name.
 
-Knows nothing of a family but its shape and its names. Letters: T tokens, E hidden size, R lines, V vocabulary.
+Knows nothing of a family but its shape and its names.
+Letters: T tokens, E hidden size, R lines, V vocabulary.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The decoder-only transformer that most families share: pre-norm blocks with rotary attention and a gated MLP.
+"""The decoder that most families share: pre-norm blocks of rotary attention and a gated feed-forward layer.
 
 A family says what its checkpoints' numbers mean by making a `DecoderShape`, and overrides what its paper does
 otherwise. Module names are those of the checkpoints, so that parameter paths are checkpoint names.

@@ -1,7 +1,7 @@
 """Llama and the families that differ from it by a window or a bias: Mistral, Qwen 2, SmolLM.
 
-Source: Touvron et al., LLaMA (2023), section 2.2; Jiang et al., Mistral 7B (2023), section 2 (sliding window);
-Yang et al., Qwen2 (2024), section 2.2 (biases on queries, keys and values).
+Source: Touvron et al., LLaMA (2023), section 2.2; Jiang et al., Mistral 7B (2023), section 2 (sliding
+window); Yang et al., Qwen2 (2024), section 2.2 (biases on queries, keys and values).
 """
 
 from __future__ import annotations

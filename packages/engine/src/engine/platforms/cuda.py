@@ -22,12 +22,12 @@ class CudaPlatform(Platform):
     def activate(self, local_rank: int) -> None:
         if not torch.cuda.is_available() or local_rank >= torch.cuda.device_count():
             raise ConfigError(
-                f"platform={self.kind!r}: torch sees {torch.cuda.device_count()} devices and worker {local_rank} "
+                f"platform='cuda': torch sees {torch.cuda.device_count()} devices and worker {local_rank} "
                 "needs one of its own; lower the parallel sizes or choose platform=cpu.",
                 key="platform",
             )
         torch.cuda.set_device(local_rank)
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
 
     def release(self) -> None:
         # Without this the caching allocator would keep the memory for as long as the process lives.

@@ -1,7 +1,7 @@
 """What the machine is, read without torch, so that a process that computes nothing never imports it.
 
-A GPU counts only where the installed torch was built for it: a machine with a GPU and a CPU build of torch is a
-CPU machine to us.
+A GPU counts only where the installed torch was built for it: a machine with a GPU and a CPU build of torch is
+a CPU machine to us.
 """
 
 from __future__ import annotations

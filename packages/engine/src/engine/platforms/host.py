@@ -1,7 +1,7 @@
 """Facts of the host from /proc, /sys and cgroups: usable cores, memory, CPU features; torch-free.
 
-Knows Linux files. Where one is missing (another system, a locked-down container) a fact falls back to what the
-standard library says. It knows nothing of accelerators.
+Knows Linux files. Where one is missing (another system, a locked-down container) a fact falls back to what
+the standard library says. It knows nothing of accelerators.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-CPU_FEATURES = frozenset(
-    "avx avx2 fma f16c avx512f avx512bw avx512vl avx512_bf16 avx512_fp16 avx512_vnni avx_vnni amx_tile "
-    "amx_bf16 amx_int8 amx_fp16 asimd asimddp bf16 i8mm sve sve2".split()
-)
+_X86 = "avx avx2 fma f16c avx_vnni avx512f avx512bw avx512vl avx512_bf16 avx512_fp16 avx512_vnni"
+_X86_TILES = "amx_tile amx_bf16 amx_int8 amx_fp16"
+_ARM = "asimd asimddp bf16 i8mm sve sve2"
+
+CPU_FEATURES = frozenset(f"{_X86} {_X86_TILES} {_ARM}".split())
 """Flags that decide which kernels are worth taking (x86 and arm64 names of /proc/cpuinfo)."""
 
 
@@ -35,8 +36,8 @@ class HostFiles:
 def count_cpus(files: HostFiles, affinity: int | None = None) -> int:
     """Return how many threads can run at once: affinity and cgroup quota applied, at least 1.
 
-    A quota of 1.5 cores counts as 1: a second thread would be throttled in the middle of a parallel region and
-    hold up the first.
+    A quota of 1.5 cores counts as 1: a second thread would be throttled in the middle of a parallel region
+    and hold up the first.
     """
     cpus = affinity if affinity is not None else _count_affinity()
     quota = _cgroup_cpus(files)
@@ -101,11 +102,12 @@ def _cgroup_cpus(files: HostFiles) -> float | None:
     """Return the tightest CPU quota on the way from this process's group to the root, in cores."""
     quotas: list[float] = []
     for folder in _cgroup_folders(files, "cpu"):
-        version2 = (files.read(f"{folder}/cpu.max") or "").split()
-        quota = version2[0] if version2 else (files.read(f"{folder}/cpu.cfs_quota_us") or "").strip()
-        period = (
-            version2[1] if len(version2) > 1 else (files.read(f"{folder}/cpu.cfs_period_us") or "").strip()
-        )
+        fields = (files.read(f"{folder}/cpu.max") or "").split()  # version 2: "quota period"
+        if len(fields) != 2:
+            names = ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+            fields = [(files.read(f"{folder}/{name}") or "").strip() for name in names]
+        quota, period = fields
+        # Without a limit the quota is "max" (version 2) or -1 (version 1).
         if quota.isdigit() and period.isdigit() and int(quota) > 0 and int(period) > 0:
             quotas.append(int(quota) / int(period))
     return min(quotas, default=None)
@@ -124,7 +126,7 @@ def _cgroup_memory(files: HostFiles) -> list[tuple[int, int]]:
 
 
 def _reclaimable_bytes(files: HostFiles, folder: str) -> int:
-    """Return the page cache that the kernel drops before it refuses memory; it counts as used by the group."""
+    """Return the page cache that the kernel drops before it refuses memory; it is counted as used."""
     values: dict[str, int] = {}
     for line in (files.read(f"{folder}/memory.stat") or "").splitlines():
         key, _, value = line.partition(" ")

@@ -36,7 +36,7 @@ def load_nvml() -> NvmlLibrary | None:
     """Return the driver's library, or None on a machine without one."""
     try:
         # Returned as the protocol: ctypes gives every symbol as an attribute.
-        library: NvmlLibrary = ctypes.CDLL("libnvidia-ml.so.1")  # type: ignore[assignment]
+        library: NvmlLibrary = ctypes.CDLL("libnvidia-ml.so.1")
     except OSError:
         return None
     return library

@@ -20,17 +20,17 @@ class RocmPlatform(Platform):
     def activate(self, local_rank: int) -> None:
         if torch.version.hip is None:
             raise ConfigError(
-                "platform='rocm' needs a ROCm build of torch; the installed one has none. Choose platform=auto.",
+                "platform='rocm' needs a ROCm build of torch, which this is not. Choose platform=auto.",
                 key="platform",
             )
         if local_rank >= torch.cuda.device_count():
             raise ConfigError(
-                f"platform='rocm': torch sees {torch.cuda.device_count()} devices and worker {local_rank} needs "
-                "one of its own; lower the parallel sizes.",
+                f"platform='rocm': torch sees {torch.cuda.device_count()} devices and worker {local_rank} "
+                "needs one of its own; lower the parallel sizes.",
                 key="platform",
             )
         torch.cuda.set_device(local_rank)
-        torch.cuda.init()
+        torch.cuda.init()  # type: ignore[no-untyped-call]
 
     def release(self) -> None:
         # Without this the caching allocator would keep the memory for as long as the process lives.

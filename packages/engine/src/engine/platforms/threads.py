@@ -1,7 +1,7 @@
 """How many threads numeric libraries start, and how long they spin; set before torch is imported.
 
-OpenMP reads its environment once, when it is loaded, so this runs first in every process that will compute, and
-in those that only tokenize, to keep them from taking the cores.
+OpenMP reads its environment once, when it is loaded, so this runs first in every process that will compute,
+and in those that only tokenize, to keep them from taking the cores.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import Literal
 from engine.types.info import PlatformInfo
 
 # A thread that waits for the next parallel region spins this often before it sleeps. libgomp's default of
-# 300,000 (some ms) makes a second busy process on the same cores stall every barrier; no spinning at all costs
-# a wake-up (some 50 us) per region, and a decode step has hundreds. 10,000 turns outlast the gap between two ops.
+# 300,000 (some ms) makes a second busy process on the same cores stall every barrier; no spinning at all
+# costs a wake-up (some 50 us) per region, and a decode step has hundreds. 10,000 turns outlast the gap
+# between two ops.
 _SPIN_COUNT = "10000"
 
 
@@ -27,8 +28,8 @@ def configure_threads(
     """Set the thread variables of this process; what the user set stays.
 
     Args:
-        role: `engine` computes with every usable core on a CPU, and needs few where a GPU computes; `frontend`
-            moves text and messages.
+        role: `engine` computes with every usable core on a CPU, and needs few where a GPU computes;
+            `frontend` moves text and messages.
 
     Mutates: the environment (the process's own unless another is given).
     """
