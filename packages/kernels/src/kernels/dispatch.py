@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from kernels.cpu import extension
 from kernels.reference import activation, attention, kv_cache, norm, rotary, sampling
 
 _SCHEMAS = (
@@ -38,6 +39,7 @@ _SCHEMAS = (
 _Implementation = Callable[..., Any]
 
 _library: torch.library.Library | None = None
+_is_cpu_prepared = False
 
 
 def register() -> None:
@@ -55,7 +57,11 @@ def register() -> None:
 
 
 def prepare(tensor: torch.Tensor) -> None:
-    """Load the fast path of the tensor's device, once."""
+    """Load the fast path of the tensor's device before its first use; a flag check afterwards."""
+    global _is_cpu_prepared
+    if not _is_cpu_prepared and tensor.is_cpu:
+        extension.load()
+        _is_cpu_prepared = True
 
 
 def _references() -> dict[str, _Implementation]:

@@ -41,25 +41,33 @@ def paged_attention(
         start, end = starts[request], starts[request + 1]
         if start == end:
             continue
-        blocks = block_table_BM[request, : -(-seq_len // block_size)].long()
+        # Blocks wholly before the window may have been given back; their entries mean nothing any more.
+        first_key = max(0, seq_len - (end - start) - sliding_window + 1) if sliding_window > 0 else 0
+        first_block = first_key // block_size
+        blocks = block_table_BM[request, first_block : -(-seq_len // block_size)].long()
+        num_keys = seq_len - first_block * block_size
         if int(blocks.min()) < 0 or int(blocks.max()) >= key_cache_NKSD.shape[0]:
             raise ValueError(
                 f"block_table: row {request} names a block outside [0, {key_cache_NKSD.shape[0]})"
             )
         # [blocks, K, S, D] -> [L, H, D]
         keys_LHD, values_LHD = (
-            cache[blocks].transpose(1, 2).flatten(0, 1)[:seq_len].float().repeat_interleave(group_size, dim=1)
+            cache[blocks]
+            .transpose(1, 2)
+            .flatten(0, 1)[:num_keys]
+            .float()
+            .repeat_interleave(group_size, dim=1)
             for cache in (key_cache_NKSD, value_cache_NKSD)
         )
         scores_HQL = torch.einsum("qhd,lhd->hql", query_THD[start:end].float(), keys_LHD) * scale
         if soft_cap > 0.0:
             scores_HQL = soft_cap * torch.tanh(scores_HQL / soft_cap)
-        mask_QL = _visible(end - start, seq_len, sliding_window, causal, query_THD.device)
+        mask_QL = _visible(end - start, num_keys, sliding_window, causal, query_THD.device)
         scores_HQL = scores_HQL.masked_fill(~mask_QL, float("-inf"))
         if sinks_H is not None:
             sink_HQ1 = sinks_H.float()[:, None, None].expand(-1, end - start, 1)
             scores_HQL = torch.cat([scores_HQL, sink_HQ1], dim=-1)
-        weights_HQL = torch.softmax(scores_HQL, dim=-1)[..., :seq_len]
+        weights_HQL = torch.softmax(scores_HQL, dim=-1)[..., :num_keys]
         out_THD[start:end] = torch.einsum("hql,lhd->qhd", weights_HQL, values_LHD).to(out_THD.dtype)
     return out_THD
 

@@ -1,0 +1,1 @@
+"""The CPU's fast path: C++ compiled once for this very processor, and loaded into torch."""
