@@ -82,6 +82,26 @@ def test_names_and_aliases_are_found() -> None:
         assert isinstance(parsers.reasoning.create(alias), Parser)
 
 
+def test_every_format_says_what_it_is_written_with() -> None:
+    bare = {"named", "pythonic", "required"}
+    assert {name for name in parsers.tool.names() if not parsers.tool.find(name).markers} == bare
+    for name in parsers.reasoning.names():
+        option = parsers.reasoning.find(name)
+        assert option.markers
+        assert option.reasoning_ends
+
+
+def test_ids_that_the_model_repeats_are_made_unique() -> None:
+    section = "<|tool_call_begin|>functions.ping:{}<|tool_call_argument_begin|>{{}}<|tool_call_end|>"
+    text = "".join(section.format(number) for number in (2, 2, 1, 1, 0))
+    calls = collect(parse(text, tool="kimi_k2")).calls
+    assert len({call.id for call in calls}) == 5
+    assert all(call.id.startswith("functions.ping:") for call in calls)
+    calls = collect(parse("[TOOL_CALLS]ping[CALL_ID]abcdefghi[ARGS]{}" * 2, tool="mistral")).calls
+    assert calls[0].id == "abcdefghi"
+    assert calls[1].id not in ("", "abcdefghi")
+
+
 def test_aliases_are_unique() -> None:
     for group in (parsers.tool, parsers.reasoning):
         names = list(group.names())

@@ -66,14 +66,18 @@ def test_transcript_is_read_as_expected_however_it_is_cut(transcript: dict[str, 
 def test_transcript_cut_anywhere_by_the_token_limit_is_read_alike(
     transcript: dict[str, Any],
 ) -> None:
-    """A text that ends early is read alike in both modes, and its events keep to the protocol."""
+    """A text that ends early is read alike in both modes, and shows no markup that the whole does not."""
     text = transcript["text"]
+    full = collect(_read(transcript, [text]))
+    markers = parsers.tool.find(transcript["tool"]).markers if "tool" in transcript else ()
     for length in range(0, len(text), 7):
         early = {**transcript, "text": text[:length], "finish_reason": "length"}
         whole = _without_ids(_read(early, [early["text"]]))
         streamed = _read(early, list(early["text"]))
         assert _without_ids(streamed) == whole
         _check_protocol(streamed)
+        shown = collect(streamed).text
+        assert [marker for marker in markers if marker in shown and marker not in full.text] == []
 
 
 def _check_protocol(events: list[ParserEvent]) -> None:

@@ -34,6 +34,8 @@ class Parser(ABC):
     #: The strings that the format is written with, for whoever must keep them from being skipped as special
     #: tokens.
     markers: ClassVar[tuple[str, ...]] = ()
+    #: What ends the thinking, for whoever lets a grammar begin behind it.
+    reasoning_ends: ClassVar[tuple[str, ...]] = ()
     #: Whether the parser itself tells reasoning, answer and calls apart, so that it stands alone in a
     #: pipeline.
     reads_everything: ClassVar[bool] = False

@@ -167,12 +167,24 @@ class Cursor:
             pieces.append(self.advance(1))
         return "".join(pieces)
 
-    def accept(self, *literals: str) -> Step[str]:
-        """Read the longest of `literals` that comes next and return it; "" if none does."""
+    def take(self, *literals: str) -> Step[str]:
+        """Read the longest of `literals` that comes next whole and return it; "" if none does."""
         ordered = sorted(literals, key=len, reverse=True)
         while (literal := match_at(ordered, self._buffer, self._position, self._is_final)) is None:
             yield
         return self.advance(len(literal))
+
+    def accept(self, *literals: str) -> Step[str]:
+        """Read the longest of `literals` that comes next and return it; "" if none does.
+
+        Raises:
+            Truncated: if the text ends inside one.
+        """
+        literal = yield from self.take(*literals)
+        if not literal and self._ends_inside(literals):
+            self.advance(self.num_unread)
+            raise Truncated
+        return literal
 
     def expect(self, *literals: str) -> Step[str]:
         """Read the longest of `literals` that comes next and return it.
@@ -182,12 +194,9 @@ class Cursor:
             Truncated: if the text ends inside one.
         """
         literal = yield from self.accept(*literals)
-        if literal:
-            return literal
-        if literals and self._ends_inside(literals):
-            self.advance(self.num_unread)
-            raise Truncated
-        raise Mismatch
+        if not literal:
+            raise Mismatch
+        return literal
 
     def word(self, *stops: str, extra: str = "") -> Step[str]:
         """Read a name up to the first of `stops`, and leave the stop unread.
@@ -270,10 +279,9 @@ class Cursor:
         return char.isalnum() or char in _NAME_PUNCTUATION or char in extra
 
     def _ends_inside(self, literals: Iterable[str]) -> bool:
-        if not self._is_final:
-            return False
-        longest = max(len(literal) for literal in literals)
-        if self.num_unread >= longest:
+        """Whether nothing more comes, and what is left could become one of `literals`."""
+        longest = max((len(literal) for literal in literals), default=0)
+        if not self._is_final or self.num_unread >= longest:
             return False
         rest = self._buffer[self._position :]
         return any(literal.startswith(rest) for literal in literals)

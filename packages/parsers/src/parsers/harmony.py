@@ -35,6 +35,7 @@ class HarmonyParser(ToolParser):
 
     openers = (_START, _CHANNEL)
     markers = (_START, _CHANNEL, _CONSTRAIN, _MESSAGE, *_ENDS)
+    reasoning_ends = (f"{_CHANNEL}final{_MESSAGE}",)
     reads_everything = True
 
     #: Whether the prompt already opened an analysis message.

@@ -28,6 +28,12 @@ class ReasoningParser(Parser):
     #: Markup of calls that ends the thinking without its closing tag, and belongs to the answer.
     implicit_ends: ClassVar[tuple[str, ...]] = ()
 
+    def __init_subclass__(cls) -> None:
+        # A format states its tags once.
+        super().__init_subclass__()
+        cls.markers = tuple(tag for pair in cls.pairs for tag in pair)
+        cls.reasoning_ends = tuple(end for _, end in cls.pairs)
+
     def __init__(
         self,
         *,
@@ -67,7 +73,7 @@ class ReasoningParser(Parser):
         starts = Markers(*(start for start, _ in self.pairs))
         is_open = self.is_opened_by_default if self._thinking is None else self._thinking
         space = yield from self._cursor.space()
-        start = yield from self._cursor.accept(*starts.literals)
+        start = yield from self._cursor.take(*starts.literals)
         if not start and not is_open:
             if space:
                 self._answer(space)

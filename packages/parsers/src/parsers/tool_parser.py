@@ -51,6 +51,7 @@ class ToolParser(Parser):
         self._tools = read_tools(tools)
         self._make_id = make_id or self._random_id
         self._num_calls = 0
+        self._used_ids: set[str] = set()
         self._space: list[str] = []
         self._is_line_start = True
 
@@ -109,7 +110,10 @@ class ToolParser(Parser):
         """Commit: from here on the call is certain, and nothing is recorded until `_end_call`."""
         self._cursor.end_record()
         self._space = []
-        self._emit(ToolCallStart(self._num_calls, call_id or self._make_id(), name))
+        if not call_id or call_id in self._used_ids:
+            call_id = self._make_id()
+        self._used_ids.add(call_id)
+        self._emit(ToolCallStart(self._num_calls, call_id, name))
         self._num_calls += 1
 
     def _arguments(self, piece: str) -> None:

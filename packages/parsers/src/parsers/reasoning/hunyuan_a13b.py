@@ -14,7 +14,7 @@ class HunyuanA13bReasoningParser(ReasoningParser):
 
     def _read_answer(self, starts: Markers) -> Step[str]:
         space = yield from self._cursor.space()
-        if (yield from self._cursor.accept("<answer>")):
+        if (yield from self._cursor.take("<answer>")):
             yield from self._cursor.space()
             yield from self._cursor.until(Markers("</answer>"), self._answer)
             yield from self._cursor.space()

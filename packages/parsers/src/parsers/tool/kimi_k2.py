@@ -18,10 +18,6 @@ class KimiK2ToolParser(SectionParser):
     openers = (section_open, call_open)
     markers = (section_open, call_open, _ARGUMENTS, call_close, section_close)
 
-    def _parse(self) -> Step[None]:
-        self._used_ids: set[str] = set()
-        yield from super()._parse()
-
     def _read_call(self) -> Step[None]:
         call_id = yield from self._cursor.word(_ARGUMENTS, " ")
         yield from self._cursor.space()
@@ -33,8 +29,10 @@ class KimiK2ToolParser(SectionParser):
         yield from self._read_json_arguments(name, self.call_close, call_id=self._unique(call_id))
 
     def _unique(self, call_id: str) -> str:
-        """Return `call_id`, with the number of the call in it where the model used it before."""
-        if call_id in self._used_ids:
-            call_id = f"{call_id.rpartition(':')[0] or call_id}:{self._num_calls}"
-        self._used_ids.add(call_id)
+        """Return `call_id`, with another number in it where the model used it before."""
+        stem = call_id.rpartition(":")[0] or call_id
+        number = self._num_calls
+        while call_id in self._used_ids:
+            call_id = f"{stem}:{number}"
+            number += 1
         return call_id
