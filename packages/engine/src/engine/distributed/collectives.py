@@ -47,12 +47,6 @@ class GroupCoordinator(ABC):
             return tensor
         return torch.cat(self._all_gather(tensor.contiguous()), dim=dim)
 
-    def reduce_scatter(self, tensor: torch.Tensor, dim: int = 0) -> torch.Tensor:
-        """Return this rank's equal part along `dim` of the sum over the group."""
-        if self.world_size == 1:
-            return tensor
-        return self.all_reduce(tensor).chunk(self.world_size, dim=dim)[self.rank].contiguous()
-
     def broadcast(self, tensor: torch.Tensor, source: int = 0) -> torch.Tensor:
         """Return rank `source`'s tensor. Mutates: `tensor`, on the others."""
         return tensor if self.world_size == 1 else self._broadcast(tensor, source)
@@ -120,7 +114,7 @@ class Exchange:
 
     def __init__(self, world_size: int, timeout_s: float = 30.0) -> None:
         self._slots: list[torch.Tensor | None] = [None] * world_size
-        # A rank that failed never arrives; the timeout turns the others' wait into an error.
+        # A rank that fails silently never arrives; the timeout turns the others' wait into an error.
         self._barrier = threading.Barrier(world_size, timeout=timeout_s)
 
     def swap(self, rank: int, tensor: torch.Tensor) -> list[torch.Tensor]:
@@ -131,6 +125,10 @@ class Exchange:
         # Nobody starts the next round before all have read this one.
         self._barrier.wait()
         return everyone
+
+    def abort(self) -> None:
+        """Make every rank that waits, now or later, fail at once: one of them has."""
+        self._barrier.abort()
 
 
 class FakeGroup(GroupCoordinator):

@@ -32,8 +32,14 @@ class CpuAttention(AttentionBackend):
         metadata: AttentionMetadata,
         sinks_H: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        dtype = query_THD.dtype
+        if dtype != key_cache_NKSD.dtype:
+            # The compiled op computes in the cache's dtype.
+            query_THD, key_TKD, value_TKD = (
+                x.to(key_cache_NKSD.dtype) for x in (query_THD, key_TKD, value_TKD)
+            )
         kernels.write_kv_cache(key_TKD, value_TKD, key_cache_NKSD, value_cache_NKSD, metadata.slot_mapping_T)
-        return kernels.paged_attention(
+        out_THD = kernels.paged_attention(
             query_THD,
             key_cache_NKSD,
             value_cache_NKSD,
@@ -46,3 +52,4 @@ class CpuAttention(AttentionBackend):
             sinks_H=sinks_H,
             max_query_len=metadata.max_query_len,
         )
+        return out_THD if out_THD.dtype == dtype else out_THD.to(dtype)
