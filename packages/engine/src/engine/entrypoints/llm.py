@@ -18,6 +18,7 @@ import msgspec
 from engine.config.compose import compose
 from engine.config.engine_config import EngineConfig
 from engine.core.client import CoreClient, build_client
+from engine.entrypoints.interrupt import InterruptGuard
 from engine.entrypoints.prepare import architecture_of, prepare
 from engine.entrypoints.progress import GenerationProgress, StartupProgress
 from engine.frontend.chat_messages import Message
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from engine.frontend.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
+
+OUTPUTS_TIMEOUT_S = 0.2
+"""Of one wait for a core process, so that Ctrl-C is heard while it computes."""
 
 
 class LLM:
@@ -214,8 +218,10 @@ class LLM:
                 ]
                 try:
                     client.add_requests([request for item in processed for request in item.requests])
-                    while self._outputs.has_unfinished:
-                        self._step(client, bar)
+                    with InterruptGuard() as interrupt:
+                        while self._outputs.has_unfinished:
+                            self._step(client, bar)
+                            interrupt.check()
                 except BaseException:
                     # Also on Ctrl-C: the next call must find an idle engine.
                     self._abort(client, states)
@@ -223,9 +229,7 @@ class LLM:
         return [state.take() for state in states]
 
     def _step(self, client: CoreClient, bar: GenerationProgress) -> None:
-        outputs = client.get_outputs()
-        if outputs is None:
-            return
+        outputs = client.get_outputs(OUTPUTS_TIMEOUT_S)
         to_abort = self._outputs.process(outputs)
         if to_abort:
             client.abort_requests(to_abort)

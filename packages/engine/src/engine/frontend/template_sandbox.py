@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from datetime import datetime
 from typing import Any
@@ -24,7 +24,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-MAX_STEPS = 1_000_000
+MAX_STEPS = 500_000
 """Loop steps and macro calls of one rendering; the longest real templates take some ten per message."""
 MAX_TEXT_LEN = 16 * 1024 * 1024
 """Characters of the output and of any string an operator makes."""
@@ -141,8 +141,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 raise SecurityError(f"exponent {right!r} is too large")
             _check_int(left)
         elif operator == "%" and isinstance(left, str):
-            _check_format(left)
-            _check_tree(right)
+            values = right if isinstance(right, tuple) else (right,)
+            _check_format(left, "%", values)
         elif (
             operator == "+" and isinstance(left, str | list | tuple) and isinstance(right, str | list | tuple)
         ):
@@ -153,7 +153,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         """Call something from a template: string methods take no huge numbers and give no huge text."""
         owner = getattr(obj, "__self__", None)
         if isinstance(owner, str):
-            _check_str_call(owner, getattr(obj, "__name__", ""), args)
+            _check_str_call(owner, getattr(obj, "__name__", ""), args, kwargs)
         result = super().call(context, obj, *args, **kwargs)
         if isinstance(result, str):
             _check_len(len(result))
@@ -233,9 +233,16 @@ def _check_tree(value: Any) -> Any:  # any template value
     return value
 
 
-def _check_format(text: str) -> None:
+def _check_format(text: str, opening: str, values: Iterable[Any]) -> None:  # template values
+    """Refuse huge widths, and fields that could each stand for the longest value and come to too much."""
     if _FORMAT_WIDTH.search(text):
         raise SecurityError("format widths of that size are not allowed")
+    longest = 0
+    for value in values:
+        for item in value.values() if isinstance(value, dict) else (value,):
+            _check_tree(item)
+            longest = max(longest, len(item) if isinstance(item, str) else 0)
+    _check_len(len(text) + text.count(opening) * longest)
 
 
 def _check_int(*values: object) -> None:
@@ -244,8 +251,13 @@ def _check_int(*values: object) -> None:
             raise SecurityError("the template computes with numbers of more than 64 bits")
 
 
-def _check_str_call(owner: str, method: str, args: tuple[Any, ...]) -> None:  # template values
-    for value in args:
+def _check_str_call(
+    owner: str,
+    method: str,
+    args: tuple[Any, ...],  # template values
+    kwargs: dict[str, Any],  # likewise
+) -> None:
+    for value in [*args, *kwargs.values()]:
         if isinstance(value, int) and abs(value) > MAX_STR_METHOD_NUMBER:
             raise SecurityError(f"{method}({value!r}) is too large")
         _check_tree(value)
@@ -254,7 +266,7 @@ def _check_str_call(owner: str, method: str, args: tuple[Any, ...]) -> None:  # 
     elif method == "join" and args and isinstance(args[0], list | tuple):
         _check_len(len(owner) * len(args[0]) + sum(len(v) for v in args[0] if isinstance(v, str)))
     elif method in ("format", "format_map"):
-        _check_format(owner)
+        _check_format(owner, "{", [*args, *kwargs.values()])
 
 
 def _check_replace(text: str, old: str, new: str) -> None:
