@@ -14,7 +14,7 @@ import torch
 from kernels.cpu import extension
 from kernels.reference import activation, attention, kv_cache, norm, rotary, sampling
 
-_SCHEMAS = (
+SCHEMAS = (
     "rms_norm(Tensor x, Tensor weight, float eps) -> Tensor",
     "fused_add_rms_norm(Tensor x, Tensor residual, Tensor weight, float eps) -> (Tensor, Tensor)",
     "silu_and_mul(Tensor x) -> Tensor",
@@ -38,6 +38,28 @@ _SCHEMAS = (
 # An implementation takes what its schema says; the signatures differ, hence Any.
 _Implementation = Callable[..., Any]
 
+
+def _paged_attention(*args: Any, sinks: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
+    # Schemas name parameters without the shape suffix of the Python signature.
+    return attention.paged_attention(*args, sinks_H=sinks, **options)
+
+
+REFERENCES: dict[str, _Implementation] = {
+    "rms_norm": norm.rms_norm,
+    "fused_add_rms_norm": norm.fused_add_rms_norm,
+    "silu_and_mul": activation.silu_and_mul,
+    "gelu_and_mul": activation.gelu_and_mul,
+    "rotary_embedding": rotary.rotary_embedding,
+    "write_kv_cache": kv_cache.write_kv_cache,
+    "paged_attention": _paged_attention,
+    "nonfinite_rows": sampling.nonfinite_rows,
+    "apply_penalties": sampling.apply_penalties,
+    "apply_min_p": sampling.apply_min_p,
+    "apply_top_k_top_p": sampling.apply_top_k_top_p,
+    "gumbel_sample": sampling.gumbel_sample,
+    "gather_logprobs": sampling.gather_logprobs,
+}
+
 _library: torch.library.Library | None = None
 _is_cpu_prepared = False
 
@@ -48,9 +70,9 @@ def register() -> None:
     if _library is not None:
         return
     _library = torch.library.Library("pagoda", "DEF")  # type: ignore[no-untyped-call]
-    for schema in _SCHEMAS:
+    for schema in SCHEMAS:
         _library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))  # type: ignore[no-untyped-call]
-    for name, implementation in _references().items():
+    for name, implementation in REFERENCES.items():
         _library.impl(name, implementation, "CompositeExplicitAutograd")  # type: ignore[no-untyped-call]
     for name, fake in _fakes().items():
         torch.library.register_fake(f"pagoda::{name}", fake, lib=_library)
@@ -62,28 +84,6 @@ def prepare(tensor: torch.Tensor) -> None:
     if not _is_cpu_prepared and tensor.is_cpu:
         extension.load()
         _is_cpu_prepared = True
-
-
-def _references() -> dict[str, _Implementation]:
-    def paged_attention(*args: Any, sinks: torch.Tensor | None = None, **options: Any) -> torch.Tensor:
-        # Schemas name parameters without the shape suffix of the Python signature.
-        return attention.paged_attention(*args, sinks_H=sinks, **options)
-
-    return {
-        "rms_norm": norm.rms_norm,
-        "fused_add_rms_norm": norm.fused_add_rms_norm,
-        "silu_and_mul": activation.silu_and_mul,
-        "gelu_and_mul": activation.gelu_and_mul,
-        "rotary_embedding": rotary.rotary_embedding,
-        "write_kv_cache": kv_cache.write_kv_cache,
-        "paged_attention": paged_attention,
-        "nonfinite_rows": sampling.nonfinite_rows,
-        "apply_penalties": sampling.apply_penalties,
-        "apply_min_p": sampling.apply_min_p,
-        "apply_top_k_top_p": sampling.apply_top_k_top_p,
-        "gumbel_sample": sampling.gumbel_sample,
-        "gather_logprobs": sampling.gather_logprobs,
-    }
 
 
 def _fakes() -> dict[str, _Implementation]:

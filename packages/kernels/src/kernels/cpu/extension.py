@@ -61,7 +61,7 @@ def build() -> Path:
     """
     compiler = _find_compiler()
     folder = prepare_code_folder("extensions")
-    path = folder / _key(compiler) / _LIBRARY_NAME
+    path = folder / compute_key(compiler) / _LIBRARY_NAME
     if not read_verified(path):
         with locked(folder / f"{path.parent.name}.lock", timeout_s=_COMPILE_TIMEOUT_S):
             # Another process may have built it while this one waited.
@@ -78,7 +78,7 @@ def _find_compiler() -> str:
     raise BuildError(f"no C++ compiler found (looked for {', '.join(_COMPILERS)}); install g++")
 
 
-def _key(compiler: str) -> str:
+def compute_key(compiler: str) -> str:
     """Return a name that changes with anything the machine code depends on."""
     digest = hashlib.sha256()
     for source in sorted(_SOURCE_FOLDER.glob("*.[ch]*")):

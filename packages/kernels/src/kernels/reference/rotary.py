@@ -29,7 +29,7 @@ def rotary_embedding(
         raise ValueError(f"positions: must lie in [0, {num_positions})")
     cos_T1R, sin_T1R = cos_sin_cache_PR[positions_T].float().unsqueeze(1).chunk(2, dim=-1)
     for x_TX in (query_TX, key_TX):
-        heads_TXD = x_TX.view(x_TX.shape[0], -1, head_size)
+        heads_TXD = x_TX.view(x_TX.shape[0], x_TX.shape[1] // head_size, head_size)
         rotated = heads_TXD[..., :rotary_dim].float()
         if is_neox:
             first, second = rotated.chunk(2, dim=-1)
