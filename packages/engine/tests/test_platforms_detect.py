@@ -265,7 +265,8 @@ def test_what_the_user_set_stays() -> None:
 
 def test_facts_and_threads_need_no_torch() -> None:
     code = (
-        "import sys; from engine.platforms.detect import detect; from engine.platforms import threads; detect();"
+        "import sys; from engine.platforms.detect import detect; from engine.platforms import threads;"
+        "detect();"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -275,7 +276,8 @@ def test_thread_variables_reach_torch_in_a_fresh_process() -> None:
     code = (
         "from engine.platforms.threads import configure_threads;"
         "from engine.types.info import PlatformInfo;"
-        "configure_threads(PlatformInfo(kind='cpu', devices=[], num_cpus=1, host_memory_bytes=1), role='engine');"
+        "info = PlatformInfo(kind='cpu', devices=[], num_cpus=1, host_memory_bytes=1);"
+        "configure_threads(info, role='engine');"
         "import torch, sys; sys.exit(torch.get_num_threads() != 1)"
     )
     environment = {"PATH": "/usr/bin:/bin"}

@@ -11,6 +11,7 @@ from typing import Any
 
 from engine.layers.causal_lm import CausalLM
 from engine.layers.decoder import DecoderShape, read_decoder_shape, read_size
+from engine.types.errors import CheckpointError
 
 
 class LlamaForCausalLM(CausalLM):
@@ -18,22 +19,25 @@ class LlamaForCausalLM(CausalLM):
 
     @classmethod
     def read_shape(cls, config: Mapping[str, Any]) -> DecoderShape:
-        if _is_qwen2(config):
+        if _is_family(config, "qwen2", "Qwen2ForCausalLM"):
             # Its checkpoints state no bias: the family always has them on queries, keys and values alone.
             return read_decoder_shape(config, sliding_windows=_qwen2_windows(config), qkv_bias=True)
-        num_layers = read_size(config, "num_hidden_layers")
+        window = 0
+        if _is_family(config, "mistral", "MistralForCausalLM"):
+            # Some Llama checkpoints carry the key too, and were trained without a window.
+            window = int(config.get("sliding_window") or 0)
         has_bias = bool(config.get("attention_bias", False))
         return read_decoder_shape(
             config,
-            sliding_windows=(int(config.get("sliding_window") or 0),) * num_layers,
+            sliding_windows=(window,) * read_size(config, "num_hidden_layers"),
             qkv_bias=has_bias,
             output_bias=has_bias,
             mlp_bias=bool(config.get("mlp_bias", False)),
         )
 
 
-def _is_qwen2(config: Mapping[str, Any]) -> bool:
-    return config.get("model_type") == "qwen2" or "Qwen2ForCausalLM" in (config.get("architectures") or ())
+def _is_family(config: Mapping[str, Any], model_type: str, architecture: str) -> bool:
+    return config.get("model_type") == model_type or architecture in (config.get("architectures") or ())
 
 
 def _qwen2_windows(config: Mapping[str, Any]) -> tuple[int, ...]:
@@ -44,6 +48,8 @@ def _qwen2_windows(config: Mapping[str, Any]) -> tuple[int, ...]:
     window = int(config.get("sliding_window") or 0)
     kinds = config.get("layer_types")
     if kinds:
+        if len(kinds) != num_layers:
+            raise CheckpointError(f"layer_types names {len(kinds)} layers, num_hidden_layers={num_layers}.")
         return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
     first = int(config.get("max_window_layers", num_layers))
     return tuple(window if layer >= first else 0 for layer in range(num_layers))
