@@ -1,7 +1,7 @@
 """The contract of every parser: feed text, get events; finish, get the rest.
 
 There is one code path. A whole answer is `feed(everything)` and `finish`; a stream is the same with smaller
-pieces, and gives the same events up to how the deltas are cut. `Parser` turns a format, written as a
+pieces, and gives the same events up to how the deltas are cut. `FormatParser` turns a format, written as a
 generator over a `Cursor`, into that contract; it knows nothing of any format.
 """
 
@@ -24,10 +24,7 @@ class ParserError(ValueError):
 
 
 class Parser(ABC):
-    """One answer being read. Owned by one request and used from one thread; made anew for each answer.
-
-    Subclasses write the format as `_parse`, reading `self._cursor` and calling `self._emit`.
-    """
+    """One answer being read. Owned by one request and used from one thread; made anew for each answer."""
 
     #: Other names of the format.
     aliases: ClassVar[tuple[str, ...]] = ()
@@ -39,6 +36,40 @@ class Parser(ABC):
     #: Whether the parser itself tells reasoning, answer and calls apart, so that it stands alone in a
     #: pipeline.
     reads_everything: ClassVar[bool] = False
+
+    @property
+    @abstractmethod
+    def num_unread(self) -> int:
+        """How many characters are held back until more text decides what they are."""
+
+    @abstractmethod
+    def feed(self, text: str, token_ids: Sequence[int] | None = None) -> list[ParserEvent]:
+        """Return the events that `text` brings.
+
+        Args:
+            text: what came since the last call; may be empty.
+            token_ids: the tokens behind it, needed only where the parser has `marker_ids`.
+
+        Raises:
+            ParserError: after `finish`.
+        """
+
+    @abstractmethod
+    def finish(self, finish_reason: str | None = "stop") -> list[ParserEvent]:
+        """Return the events that the end of the text brings.
+
+        Args:
+            finish_reason: why it ended. After "length", "abort" and "error" a call that had just begun is
+                dropped and an open one stays open; after anything else unfinished markup is given back as
+                text.
+
+        Raises:
+            ParserError: if called twice.
+        """
+
+
+class FormatParser(Parser):
+    """A parser of one format. Subclasses write it as `_parse`, with `self._cursor` and `self._emit`."""
 
     def __init__(self, *, marker_ids: Mapping[str, int] | None = None) -> None:
         """Make a parser for one answer.
@@ -57,19 +88,11 @@ class Parser(ABC):
 
     @property
     def num_unread(self) -> int:
-        """How many characters are held back until more text decides what they are."""
+        """See `Parser`."""
         return self._cursor.num_unread
 
     def feed(self, text: str, token_ids: Sequence[int] | None = None) -> list[ParserEvent]:
-        """Return the events that `text` brings.
-
-        Args:
-            text: what came since the last call; may be empty.
-            token_ids: the tokens behind it, needed only where the parser has `marker_ids`.
-
-        Raises:
-            ParserError: after `finish`.
-        """
+        """See `Parser`."""
         if self._is_finished:
             raise ParserError(f"feed({text[:40]!r}) after finish: make a new parser for each answer")
         if self._marker_of_id:
@@ -80,16 +103,7 @@ class Parser(ABC):
         return self._take_events()
 
     def finish(self, finish_reason: str | None = "stop") -> list[ParserEvent]:
-        """Return the events that the end of the text brings.
-
-        Args:
-            finish_reason: why it ended. After "length", "abort" and "error" a call that had just begun is
-                dropped and an open one stays open; after anything else unfinished markup is given back as
-                text.
-
-        Raises:
-            ParserError: if called twice.
-        """
+        """See `Parser`."""
         if self._is_finished:
             raise ParserError("finish() called twice: make a new parser for each answer")
         self._finish_reason = finish_reason

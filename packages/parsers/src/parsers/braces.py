@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from parsers.block_parser import BlockParser
 from parsers.coerce import coerce
 from parsers.cursor import Cursor, Mismatch, Step, Truncated
 from parsers.partial_json import dumps, is_number, loads_string, read_string
 from parsers.scanner import Markers
-from parsers.tool_parser import ToolParser
 from parsers.tool_spec import Schema, ToolSpec
 
 MAX_DEPTH = 64
@@ -21,7 +21,7 @@ _STRUCTURE = frozenset('{}[],:"')
 _WORDS = {"true": "true", "false": "false", "null": "null", "True": "true", "False": "false", "None": "null"}
 
 
-class BracedCallParser(ToolParser):
+class BracedCallParser(BlockParser):
     """Reads `opener call:NAME{...} closer`. A call comes out when its last brace does."""
 
     closer: ClassVar[str]

@@ -40,7 +40,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, tag="tool_call_delta"):
 
 
 class ToolCallEnd(msgspec.Struct, frozen=True, tag="tool_call_end"):
-    """The call is whole. A call that the token limit cut has no such event."""
+    """The call is over. A call that the text ended in has no such event."""
 
     index: int
 

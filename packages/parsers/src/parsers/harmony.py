@@ -10,16 +10,19 @@ pipeline.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
 from parsers.cursor import Mismatch, Sink, Step, Truncated
 from parsers.events import ReasoningDelta
 from parsers.scanner import Markers
 from parsers.tool_parser import ToolParser
+from parsers.tool_spec import ToolLike
 
 _MAX_HEADER_LEN = 256
 _START, _CHANNEL, _MESSAGE, _CONSTRAIN = "<|start|>", "<|channel|>", "<|message|>", "<|constrain|>"
 _ENDS = ("<|end|>", "<|call|>", "<|return|>")
+_OPENERS = Markers(_START, _CHANNEL)
 _BODY_ENDS = Markers(*_ENDS, _START, _CHANNEL)
 
 
@@ -33,29 +36,43 @@ class Header(NamedTuple):
 class HarmonyParser(ToolParser):
     """Reads a whole answer in harmony."""
 
-    openers = (_START, _CHANNEL)
     markers = (_START, _CHANNEL, _CONSTRAIN, _MESSAGE, *_ENDS)
     reasoning_ends = (f"{_CHANNEL}final{_MESSAGE}",)
     reads_everything = True
 
-    #: Whether the prompt already opened an analysis message.
-    _is_thinking = False
+    def __init__(
+        self,
+        tools: Iterable[ToolLike] = (),
+        *,
+        is_thinking: bool = False,
+        make_id: Callable[[], str] | None = None,
+        marker_ids: Mapping[str, int] | None = None,
+    ) -> None:
+        """Make a parser for one answer.
+
+        Args:
+            tools: what the model may call.
+            is_thinking: whether the prompt has opened an analysis message.
+            make_id: gives the ids of calls; random by default.
+            marker_ids: see `FormatParser`.
+
+        Raises:
+            ParserError: if a tool has no name.
+        """
+        super().__init__(tools, make_id=make_id, marker_ids=marker_ids)
+        self._is_thinking = is_thinking
+        self._shown: set[str] = set()
 
     def _parse(self) -> Step[None]:
-        self._shown: set[str] = set()
-        openers = Markers(*self.openers)
         marker = (yield from self._read_body(Header("analysis", ""))) if self._is_thinking else ""
         while True:
-            if marker not in self.openers:
-                marker = yield from self._cursor.until(openers, self._text)
+            if marker not in _OPENERS.literals:
+                marker = yield from self._cursor.until(_OPENERS, self._text)
             if not marker:
                 break
             header = yield from self._try_header(marker)
             marker = (yield from self._read_body(header)) if header else ""
         self._end_text()
-
-    def _read_block(self, opener: str) -> Step[None]:
-        raise AssertionError("harmony messages are no blocks in a text")
 
     def _try_header(self, opener: str) -> Step[Header | None]:
         self._cursor.start_record(opener)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from parsers.block_parser import BlockParser
 from parsers.cursor import Mismatch, Step
 from parsers.partial_json import loads_string, mend, read_string, read_value
-from parsers.tool_parser import ToolParser
 
 _NAME_KEYS = ("name",)
 _ARGUMENT_KEYS = ("arguments", "parameters")
@@ -18,7 +18,7 @@ _WRAPPER_KEYS = ("function",)
 _OTHER_KEYS = ("type", "id", "index")
 
 
-class JsonCallParser(ToolParser):
+class JsonCallParser(BlockParser):
     """Reads `opener JSON closer`. An opener that is a bracket is the JSON itself."""
 
     #: What may stand behind the JSON.

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Sequence
 from parsers import reasoning as reasoning_options
 from parsers import tool as tool_options
 from parsers.base import Parser
-from parsers.cursor import Step
 from parsers.events import ParserEvent, TextDelta, join_events
 from parsers.tool_spec import ToolLike
 
@@ -20,7 +19,6 @@ class Pipeline(Parser):
     """Two parsers in a row, fed and finished as one."""
 
     def __init__(self, reasoning: Parser, tool: Parser) -> None:
-        super().__init__()
         self._reasoning = reasoning
         self._tool = tool
 
@@ -46,9 +44,6 @@ class Pipeline(Parser):
         for event in events:
             passed += self._tool.feed(event.text, nothing_new) if isinstance(event, TextDelta) else [event]
         return passed
-
-    def _parse(self) -> Step[None]:
-        raise AssertionError("a pipeline reads nothing itself")
 
 
 def compose(reasoning: Parser | None = None, tool: Parser | None = None) -> Parser | None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from parsers.block_parser import BlockParser
 from parsers.cursor import Mismatch, Step
 from parsers.pythonic import read_arguments
-from parsers.tool_parser import ToolParser
 
 
-class PythonCallParser(ToolParser):
+class PythonCallParser(BlockParser):
     """Reads a bracketed list of calls. Bare, it must stand at the start of a line."""
 
     openers: ClassVar[tuple[str, ...]] = ("[",)

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from parsers.base import Parser
+from parsers.base import FormatParser
 from parsers.cursor import Step
 from parsers.events import ReasoningDelta, TextDelta
 from parsers.scanner import Markers
 
 
-class ReasoningParser(Parser):
+class ReasoningParser(FormatParser):
     """Reads `start thinking end answer`."""
 
     #: What opens and closes a block, in pairs; the first pair is what the format writes itself.
@@ -47,7 +47,7 @@ class ReasoningParser(Parser):
             thinking: True if the prompt has opened the block, False if it has closed it or thinking is off:
                 then the whole output is the answer. None to let `prompt_tail` decide.
             prompt_tail: the end of the prompt.
-            marker_ids: see `Parser`.
+            marker_ids: see `FormatParser`.
         """
         super().__init__(marker_ids=marker_ids)
         if thinking is None and prompt_tail is not None:

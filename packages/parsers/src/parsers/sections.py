@@ -8,12 +8,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import ClassVar
 
+from parsers.block_parser import BlockParser
 from parsers.cursor import Step
 from parsers.scanner import Markers
-from parsers.tool_parser import ToolParser
 
 
-class SectionParser(ToolParser):
+class SectionParser(BlockParser):
     """Reads sections; subclasses read one call between its begin and its end."""
 
     section_open: ClassVar[str]

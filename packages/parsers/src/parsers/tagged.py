@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from typing import ClassVar, NamedTuple
 
+from parsers.block_parser import BlockParser
 from parsers.coerce import coerce, is_plain_string
 from parsers.cursor import Mismatch, Step, Truncated
 from parsers.partial_json import dumps, escape
 from parsers.scanner import Markers
-from parsers.tool_parser import ToolParser
 from parsers.tool_spec import ToolSpec
 
 
@@ -25,7 +25,7 @@ class Parameter(NamedTuple):
     is_string: bool | None = None
 
 
-class TaggedParser(ToolParser):
+class TaggedParser(BlockParser):
     """Reads `block_open (call_open NAME (param_open KEY value param_close)* call_close)* block_close`."""
 
     block_open: ClassVar[str]

@@ -1,34 +1,25 @@
-"""What all tool parsers share: text until a call may begin, then the call, or the text back.
+"""What all tool parsers share: the tools, and how text and calls become events.
 
-A block of markup is tried as a call. Until the call is certain (`_start_call`) everything read is recorded;
-if it turns out to be something else it goes back to the user as text, and reading goes on at the character
-that did not fit, so that no text is read twice. From `_start_call` on arguments stream and cannot be taken
-back. White space before a call and between calls belongs to the markup.
+White space before a call and between calls belongs to the markup, so text gives its white space out late. A
+call is certain from `_start_call` on; its arguments then stream and cannot be taken back. How a format finds
+its calls is not known here.
 """
 
 from __future__ import annotations
 
 import uuid
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar
 
-from parsers.base import Parser
+from parsers.base import FormatParser
 from parsers.cursor import Mismatch, Step, Truncated
 from parsers.events import TextDelta, ToolCallDelta, ToolCallEnd, ToolCallStart
 from parsers.partial_json import read_value
 from parsers.scanner import Markers
 from parsers.tool_spec import ToolLike, read_tools
 
-# What may be left of a list of calls once the calls are out; alone it is no answer.
-_SEPARATORS = " \t\r\n,;[]{}"
 
-
-class ToolParser(Parser):
-    """Reads answer text and calls. Subclasses say what opens a block and read it in `_read_block`."""
-
-    #: What a block of calls starts with.
-    openers: ClassVar[tuple[str, ...]]
+class ToolParser(FormatParser):
+    """Reads answer text and calls. Subclasses read in `_parse`, and end it with `_end_text`."""
 
     def __init__(
         self,
@@ -42,7 +33,7 @@ class ToolParser(Parser):
         Args:
             tools: what the model may call; types of bare text values come from their schemas.
             make_id: gives the ids of calls; random by default.
-            marker_ids: see `Parser`.
+            marker_ids: see `FormatParser`.
 
         Raises:
             ParserError: if a tool has no name.
@@ -54,42 +45,6 @@ class ToolParser(Parser):
         self._used_ids: set[str] = set()
         self._space: list[str] = []
         self._is_line_start = True
-
-    @abstractmethod
-    def _read_block(self, opener: str) -> Step[None]:
-        """Read what follows `opener`. On Mismatch and Truncated what is recorded goes back as text."""
-
-    # -- the whole answer ------------------------------------------------------------------------------------
-
-    def _parse(self) -> Step[None]:
-        markers = Markers(*self.openers)
-        while opener := (yield from self._cursor.until(markers, self._text)):
-            yield from self._try_block(opener)
-        self._end_text()
-
-    def _try_block(self, opener: str) -> Step[None]:
-        self._cursor.start_record(opener)
-        num_calls = self._num_calls
-        try:
-            yield from self._read_block(opener)
-            self._cursor.end_record()
-        except Mismatch:
-            self._give_back(self._cursor.end_record(), num_calls)
-        except Truncated:
-            record = self._cursor.end_record()
-            if not self._is_cut or self._is_prose(opener, num_calls):
-                self._give_back(record, num_calls)
-
-    def _give_back(self, record: str, num_calls: int) -> None:
-        is_left_over = num_calls != self._num_calls and not record.strip(_SEPARATORS)
-        if not (is_left_over and record.strip()):
-            self._text(record)
-
-    def _is_prose(self, opener: str, num_calls: int) -> bool:
-        """Whether what a cut left unfinished is text rather than markup: for formats without a marker."""
-        return False
-
-    # -- for subclasses --------------------------------------------------------------------------------------
 
     def _text(self, piece: str) -> None:
         """Show `piece`; white space waits until text follows it, for before a call it is dropped."""
@@ -120,7 +75,7 @@ class ToolParser(Parser):
         self._emit(ToolCallDelta(self._num_calls - 1, piece))
 
     def _end_call(self) -> None:
-        """The call is whole. What follows is recorded anew: it may be text after all."""
+        """The call is over. What follows is recorded anew: it may be text after all."""
         self._emit(ToolCallEnd(self._num_calls - 1))
         self._cursor.start_record()
         self._is_line_start = True

@@ -25,7 +25,7 @@ def create(
         thinking: True if the prompt has opened the block of thinking, False if it has closed it or thinking
             is off.
         prompt_tail: the end of the prompt, from which `thinking` is read where it is None.
-        marker_ids: see `Parser`.
+        marker_ids: see `FormatParser`.
 
     Raises:
         ParserError: if there is no such format.

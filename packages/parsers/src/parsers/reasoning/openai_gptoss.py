@@ -24,9 +24,8 @@ class OpenaiGptossReasoningParser(HarmonyParser):
         Args:
             thinking: True if the prompt has opened an analysis message.
             prompt_tail: the end of the prompt, from which `thinking` is read where it is None.
-            marker_ids: see `Parser`.
+            marker_ids: see `FormatParser`.
         """
-        super().__init__(marker_ids=marker_ids)
         if thinking is None and prompt_tail is not None:
             thinking = prompt_tail.rstrip().endswith("<|channel|>analysis<|message|>")
-        self._is_thinking = bool(thinking)
+        super().__init__(is_thinking=bool(thinking), marker_ids=marker_ids)

@@ -24,7 +24,7 @@ def create(
         name: a file of this folder, or an alias of one.
         tools: what the model may call, as OpenAI tool objects or `ToolSpec`s.
         make_id: gives the ids of calls; random by default.
-        marker_ids: see `Parser`.
+        marker_ids: see `FormatParser`.
 
     Raises:
         ParserError: if there is no such format, or a tool has no name.

@@ -14,8 +14,6 @@ from parsers.tool_spec import ToolLike
 class NamedToolParser(ToolParser):
     """Reads one JSON object as the arguments of the one tool given."""
 
-    openers = ("{",)
-
     def __init__(
         self,
         tools: Iterable[ToolLike] = (),
@@ -28,7 +26,7 @@ class NamedToolParser(ToolParser):
         Args:
             tools: exactly the tool to call.
             make_id: gives the id of the call; random by default.
-            marker_ids: see `Parser`.
+            marker_ids: see `FormatParser`.
 
         Raises:
             ParserError: if `tools` is not one tool.
@@ -51,6 +49,3 @@ class NamedToolParser(ToolParser):
             self._text(space)
         yield from self._cursor.until(Markers(), self._text)
         self._end_text()
-
-    def _read_block(self, opener: str) -> Step[None]:
-        raise AssertionError("the whole answer is one call")
