@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 class InterruptGuard:
     """Holds Ctrl-C back while a step runs; a context manager around the loop of steps.
 
-    Holds back only what would raise `KeyboardInterrupt` anyway: in the main thread, with Python's own handler.
+    Only where it would raise `KeyboardInterrupt` anyway: in the main thread, with the handler of Python itself.
     A second Ctrl-C does not wait, for a step that hangs.
     """
 

@@ -31,6 +31,7 @@ from engine.frontend.tokenizer import load_tokenizer
 from engine.types.errors import EngineDeadError, InvalidRequestError
 from engine.types.outputs import RequestOutput
 from engine.types.sampling_params import RequestOutputKind, SamplingParams
+from engine.types.wire import SchedulerStats
 
 if TYPE_CHECKING:
     from engine.frontend.tokenizer import Tokenizer
@@ -92,6 +93,8 @@ class LLM:
     ) -> None:
         self.config = config
         self.tokenizer = tokenizer
+        self.stats: SchedulerStats | None = None
+        """The core's last report."""
         self._lock = threading.Lock()
         self._client: CoreClient | None = client
         self._num_requests = 0
@@ -233,6 +236,8 @@ class LLM:
         to_abort = self._outputs.process(outputs)
         if to_abort:
             client.abort_requests(to_abort)
+        if outputs.stats is not None:
+            self.stats = outputs.stats
         bar.add_tokens(len(outputs.token_ids))
 
     def _abort(self, client: CoreClient, states: Sequence[RequestState]) -> None:
