@@ -8,4 +8,5 @@ from parsers.reasoning_parser import ReasoningParser
 class DeepseekR1ReasoningParser(ReasoningParser):
     """Reads thinking from the first character on."""
 
+    aliases = ("holo2",)
     is_opened_by_default = True

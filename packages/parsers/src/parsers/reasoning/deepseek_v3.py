@@ -8,4 +8,4 @@ from parsers.reasoning_parser import ReasoningParser
 class DeepseekV3ReasoningParser(ReasoningParser):
     """Reads a block that the prompt or the model opens."""
 
-    aliases = ("deepseek_v31", "deepseek_v32", "holo2")
+    aliases = ("deepseek_v31", "deepseek_v32")
