@@ -7,10 +7,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
+import yaml
 from distributed_ranks import run_ranks
 from engine.attention.backends.cpu import CpuAttention
 from engine.attention.backends.torch import TorchAttention
+from engine.config.catalog import find_conf_dir
+from engine.config.component import load_target
 from engine.forward_context import AttentionMetadata, set_forward_context
+from engine.layers.causal_lm import CausalLM
 from engine.layers.context import ModelContext
 from engine.models.llama import LlamaForCausalLM
 from engine.quantization.methods.none import Unquantized
@@ -49,6 +53,29 @@ CONFIGS: dict[str, PretrainedConfig] = {
         **SHAPE, use_sliding_window=True, sliding_window=5, max_window_layers=1
     ),
 }
+
+
+OPTIONS = {
+    path.stem: yaml.safe_load(path.read_text()) for path in sorted((find_conf_dir() / "model").glob("*.yaml"))
+}
+
+
+def test_every_architecture_of_the_family_options_is_compared_below() -> None:
+    served = {
+        architecture
+        for tree in OPTIONS.values()
+        if load_target(tree["implementation"]) is LlamaForCausalLM
+        for architecture in tree.get("architectures", ())
+    }
+    compared = {type(build_reference(config)).__name__ for config in CONFIGS.values()}
+    assert served == compared
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_model_options_name_a_model_and_a_family_that_is_itself_an_option(option: str) -> None:
+    tree = OPTIONS[option]
+    assert issubclass(load_target(tree["implementation"]), CausalLM)
+    assert OPTIONS[tree["family"]]["architectures"]
 
 
 @pytest.fixture(scope="module", params=CONFIGS)
