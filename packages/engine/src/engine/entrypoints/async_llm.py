@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Protocol
 
@@ -154,7 +154,7 @@ class AsyncLLM:
         priority: int = 0,
         cache_salt: str | None = None,
         add_special_tokens: bool = True,
-    ) -> AsyncIterator[RequestOutput]:
+    ) -> AsyncGenerator[RequestOutput, None]:
         """Yield the outputs of one request until it ends; a slow reader gets them merged.
 
         Closing the iterator, or cancelling whoever reads it, aborts the request in whatever state it is.
