@@ -27,21 +27,26 @@ class ServerConfig:
     port: Port = 8000
     """Port to listen on; 0 lets the system choose, and the log names it."""
     served_model_name: str | list[str] | None = None
-    """Name, or names, under which requests find the model; null takes the option's or the checkpoint's own."""
+    """Name, or names, under which requests find the model; null takes the option's or the checkpoint's
+    own."""
     api_key_file: str | None = None
-    """File with one API key per line; keys in the environment variable PAGODA_API_KEY (comma-separated) count too."""
+    """File with one API key per line; keys in the environment variable PAGODA_API_KEY (comma-separated) count
+    too."""
     open_metrics: bool = False
     """Answer `/metrics` without a key where keys are set."""
     unknown_fields: Literal["ignore", "warn", "refuse"] = "ignore"
-    """Request fields that this server does not know: `ignore`, `warn` in a response header, or `refuse` with 400."""
+    """Request fields that this server does not know: `ignore`, `warn` in a response header, or `refuse` with
+    400."""
     cors_origins: list[str] = field(default_factory=list)
     """Web origins whose pages may call this server; empty is none, `*` is any (never with credentials)."""
     allowed_hosts: list[str] = field(default_factory=list)
-    """Host names that requests may carry besides the loopback ones; checked on a loopback address, or where given."""
+    """Host names that requests may carry besides the loopback ones; checked on a loopback address, or where
+    given."""
     force_usage: bool = False
     """End every stream with token counts, whether or not the request asks."""
     sse_keep_alive_s: Seconds = 0.0
-    """Seconds of silence after which a stream gets a comment line, so that proxies keep it open; 0 is never."""
+    """Seconds of silence after which a stream gets a comment line, so that proxies keep it open; 0 is
+    never."""
     drain_timeout_s: Seconds = 30.0
     """Seconds that running requests get to finish after SIGTERM or SIGINT."""
     exit_delay_s: Seconds = 3.0

@@ -1,0 +1,1 @@
+"""From prompts as they came to sequences, and from outputs to text completions."""
