@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -280,5 +281,6 @@ def test_thread_variables_reach_torch_in_a_fresh_process() -> None:
         "configure_threads(info, role='engine');"
         "import torch, sys; sys.exit(torch.get_num_threads() != 1)"
     )
-    environment = {"PATH": "/usr/bin:/bin"}
+    variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+    environment = {name: value for name, value in os.environ.items() if name not in variables}
     assert subprocess.run([sys.executable, "-c", code], check=False, env=environment).returncode == 0
