@@ -10,7 +10,7 @@ from types import FrameType, TracebackType
 class InterruptGuard:
     """Holds Ctrl-C back while a step runs; a context manager around the loop of steps.
 
-    Only where it would raise `KeyboardInterrupt` anyway: in the main thread, with the handler Python installs.
+    Only where it would raise `KeyboardInterrupt` anyway: in the main thread, with Python's own handler.
     A second Ctrl-C does not wait, for a step that hangs.
     """
 
