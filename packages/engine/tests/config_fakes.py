@@ -17,16 +17,16 @@ LLAMA_CONFIG = {
 }
 
 OPTION_FILES = {
-    "config": "defaults:\n- _self_\n- cache: default\n- loader: auto\n- tool_parser: auto\ntp: null\npreset: null\n"
-    "parallel:\n  tensor: ${tp}\n",
+    "config": "defaults:\n- _self_\n- cache: default\n- loader: auto\n- tool_parser: auto\n"
+    "tp: null\npreset: null\nparallel:\n  tensor: ${tp}\n",
     "cache/default": "block_size: null\ndtype: auto\n",
     "loader/auto": "_target_: auto\n",
     "loader/dummy": "_target_: engine.loader.dummy.DummyLoader\nscale: 0.1\n",
     "tool_parser/auto": "_target_: auto\n",
     "tool_parser/hermes": "_target_: parsers.tool.hermes.Hermes\n",
     "model/llama": "# Llama.\nfamily: llama\narchitectures: [LlamaForCausalLM]\n",
-    "model/small": "# A small one.\ndefaults:\n- llama\n- override /tool_parser@_global_.tool_parser: hermes\n"
-    "- _self_\npath: /data/small\n",
+    "model/small": "# A small one.\ndefaults:\n- llama\n"
+    "- override /tool_parser@_global_.tool_parser: hermes\n- _self_\npath: /data/small\n",
     "preset/latency": "# @package _global_\n# Quick.\npreset: latency\ncache:\n  block_size: 8\n",
 }
 

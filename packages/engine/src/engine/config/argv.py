@@ -262,9 +262,7 @@ def _refuse_groups_without_schema(
     for group, text in chosen.items():
         is_known = group in schemas or group in catalog.components or group in ("model", "preset")
         if not is_known:
-            raise ConfigError(
-                f"{text!r}: {group} belongs to the server and has no effect here; leave it out."
-            )
+            raise ConfigError(f"{text!r}: the group {group} has no effect here; leave it out.")
 
 
 def _refuse_list(item: _Item) -> None:

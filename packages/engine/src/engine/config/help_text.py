@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any
 from engine.config.catalog import Catalog, find_conf_dir
 from engine.config.compose import ENGINE_SCHEMAS
 from engine.config.interpolation import referenced_key
-from engine.config.schema import describe_type, field_sentences, field_types
+from engine.config.schema import default_values, describe_type, field_sentences, field_types
 
 _WIDTH = 100
 
@@ -62,7 +61,8 @@ def _render_settings(catalog: Catalog, group: str, schema: type) -> str:
     sentences = field_sentences(schema)
     lines = [f"  {group}"]
     for name, hint in field_types(schema).items():
-        lines.append(f"    {group}.{name}={_yaml_text(defaults[name])}   ({describe_type(hint)})")
+        value = _yaml_text(defaults[name]) if name in defaults else ""
+        lines.append(f"    {group}.{name}={value}   ({describe_type(hint)})")
         if name in sentences:
             lines.append(_wrap("        ", sentences[name]))
     return "\n".join(lines) + "\n"
@@ -70,7 +70,7 @@ def _render_settings(catalog: Catalog, group: str, schema: type) -> str:
 
 def _default_values(catalog: Catalog, group: str, schema: type) -> Mapping[str, Any]:
     option = catalog.default_options.get(group)
-    tree = dataclasses.asdict(schema()) if option is None else catalog.read_option(group, option)
+    tree = default_values(schema) | (catalog.read_option(group, option) if option else {})
     return {key: catalog.root_tree.get(referenced_key(value) or "", value) for key, value in tree.items()}
 
 

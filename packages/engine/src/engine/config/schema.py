@@ -43,6 +43,17 @@ def field_types(schema: type) -> dict[str, Any]:
     return {field.name: hints[field.name] for field in dataclasses.fields(schema)}
 
 
+def default_values(schema: type) -> dict[str, Any]:
+    """Return the default of each field that has one."""
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(schema):
+        if field.default is not dataclasses.MISSING:
+            found[field.name] = field.default
+        elif field.default_factory is not dataclasses.MISSING:
+            found[field.name] = field.default_factory()
+    return found
+
+
 def is_text(hint: Any) -> bool:
     """True where a setting's only non-null values are free strings."""
     if typing.get_origin(hint) is typing.Annotated:
