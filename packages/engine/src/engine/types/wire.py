@@ -28,7 +28,7 @@ class FinishReason(IntEnum):
         return self.name.lower()
 
 
-class EngineCoreRequest(msgspec.Struct, frozen=True, array_like=True):
+class EngineCoreRequest(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """One sequence to generate (n > 1 is n of these), checked at the edge and again in the core."""
 
     request_id: str
@@ -46,7 +46,7 @@ class EngineCoreRequest(msgspec.Struct, frozen=True, array_like=True):
     cache_salt: str | None = None
 
 
-class SequenceStarted(msgspec.Struct, frozen=True, array_like=True):
+class SequenceStarted(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A request's first step was scheduled: it left the queue."""
 
     request_id: str
@@ -54,7 +54,7 @@ class SequenceStarted(msgspec.Struct, frozen=True, array_like=True):
     scheduled_time_s: float
 
 
-class SequenceFinished(msgspec.Struct, frozen=True, array_like=True):
+class SequenceFinished(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """A request ended; nothing more comes for it."""
 
     request_id: str
@@ -66,14 +66,14 @@ class SequenceFinished(msgspec.Struct, frozen=True, array_like=True):
     num_preemptions: int = 0
 
 
-class SequenceLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class SequenceLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Logprobs of the tokens of this step (sparse: only those who asked)."""
 
     request_id: str
     logprobs: TokenLogprobs
 
 
-class SequencePromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
+class SequencePromptLogprobs(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Logprobs of a stretch of prompt tokens from `start` (the first is 1)."""
 
     request_id: str
@@ -81,7 +81,7 @@ class SequencePromptLogprobs(msgspec.Struct, frozen=True, array_like=True):
     logprobs: TokenLogprobs
 
 
-class SchedulerStats(msgspec.Struct, frozen=True, array_like=True):
+class SchedulerStats(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """Gauges after a step, and counts since the last report."""
 
     num_running: int
@@ -98,7 +98,9 @@ class SchedulerStats(msgspec.Struct, frozen=True, array_like=True):
     step_time_s: float
 
 
-class EngineCoreOutputs(msgspec.Struct, frozen=True, array_like=True, tag="outputs"):
+class EngineCoreOutputs(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="outputs"
+):
     """What one step gives one client: columns for the tokens, sparse lists for the rest.
 
     `request_ids[i]` got `token_ids[i]`. A request that finishes with a token stands in both places; the
@@ -115,7 +117,9 @@ class EngineCoreOutputs(msgspec.Struct, frozen=True, array_like=True, tag="outpu
     stats: SchedulerStats | None = None
 
 
-class StartupProgress(msgspec.Struct, frozen=True, array_like=True, tag="progress"):
+class StartupProgress(
+    msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="progress"
+):
     """A phase of start-up and how far it is."""
 
     phase: str
@@ -124,19 +128,19 @@ class StartupProgress(msgspec.Struct, frozen=True, array_like=True, tag="progres
     timestamp_s: float
 
 
-class EngineReady(msgspec.Struct, frozen=True, array_like=True, tag="ready"):
+class EngineReady(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="ready"):
     """Sent once: the core takes requests; carries what frontends need to know."""
 
     info: EngineInfo
 
 
-class EngineDead(msgspec.Struct, frozen=True, array_like=True, tag="dead"):
+class EngineDead(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="dead"):
     """The core's last word: the root cause in one line."""
 
     message: str
 
 
-class UtilityResult(msgspec.Struct, frozen=True, array_like=True, tag="result"):
+class UtilityResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="result"):
     """Answer to a `UtilityCall`."""
 
     call_id: int
@@ -147,26 +151,26 @@ class UtilityResult(msgspec.Struct, frozen=True, array_like=True, tag="result"):
 CoreToClient = EngineCoreOutputs | StartupProgress | EngineReady | EngineDead | UtilityResult
 
 
-class AddRequests(msgspec.Struct, frozen=True, array_like=True, tag="add"):
+class AddRequests(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="add"):
     """Queue these requests."""
 
     requests: list[EngineCoreRequest]
 
 
-class AbortRequests(msgspec.Struct, frozen=True, array_like=True, tag="abort"):
+class AbortRequests(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="abort"):
     """Drop these requests in whatever state they are; unknown ids are ignored. Each ends with ABORT."""
 
     request_ids: list[str]
 
 
-class UtilityCall(msgspec.Struct, frozen=True, array_like=True, tag="call"):
+class UtilityCall(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="call"):
     """A control call out of a fixed set (`reset_prefix_cache`, `ping`), answered by `UtilityResult`."""
 
     call_id: int
     method: str
 
 
-class Shutdown(msgspec.Struct, frozen=True, array_like=True, tag="shutdown"):
+class Shutdown(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="shutdown"):
     """Abort what runs and exit cleanly."""
 
 
