@@ -1,6 +1,7 @@
 """How a forward pass runs: one method, batch in, sampled rows out.
 
 `EagerRunner` serves any shape on any device. Runners that compile or capture wrap it and fall through to it.
+The sampler arrives as a callable; what it returns is handed on unread.
 """
 
 from __future__ import annotations
@@ -8,15 +9,17 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
 from engine.execution.input_batch import InputBatch
 from engine.forward_context import set_forward_context
-from engine.sampling.batch import SamplerOutput
 
-SampleCallback = Callable[[torch.Tensor], SamplerOutput]
+Sampled = TypeVar("Sampled")
+"""What the sampler makes of logits."""
+
+SampleCallback = Callable[[torch.Tensor], Sampled]
 """Logits of the sampling lines -> their tokens; may change the logits in place."""
 
 
@@ -31,10 +34,10 @@ class Model(Protocol):
 
 
 @dataclass(slots=True)
-class RunnerOutput:
+class RunnerOutput(Generic[Sampled]):
     """Result of one forward pass."""
 
-    sampled: SamplerOutput | None
+    sampled: Sampled | None
     """None where no row samples in this step."""
     prompt_hidden: torch.Tensor | None
     """Hidden states of `InputBatch.prompt_indices`."""
@@ -44,7 +47,7 @@ class ForwardRunner(ABC):
     """Runs one batch."""
 
     @abstractmethod
-    def run(self, batch: InputBatch, sample: SampleCallback) -> RunnerOutput:
+    def run(self, batch: InputBatch, sample: SampleCallback[Sampled]) -> RunnerOutput[Sampled]:
         """Compute the batch and sample."""
 
 
@@ -54,7 +57,7 @@ class EagerRunner(ForwardRunner):
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def run(self, batch: InputBatch, sample: SampleCallback) -> RunnerOutput:
+    def run(self, batch: InputBatch, sample: SampleCallback[Sampled]) -> RunnerOutput[Sampled]:
         with set_forward_context(batch.attention):
             hidden_TE = self._model(batch.input_ids_T, batch.positions_T)
         prompt_hidden = None if batch.prompt_indices is None else hidden_TE[batch.prompt_indices]
