@@ -259,7 +259,12 @@ def build_config(
 
 
 def build_wire_request(
-    request_id: str, prompt: list[int], *, eos: list[int] | None = None, seed: int = 0, **params: object
+    request_id: str,
+    prompt: list[int],
+    *,
+    eos: list[int] | None = None,
+    seed: int | None = 0,
+    **params: object,
 ) -> EngineCoreRequest:
     """A request as a frontend sends it."""
     return EngineCoreRequest(

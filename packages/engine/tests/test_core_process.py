@@ -245,6 +245,21 @@ def test_sigterm_stops_the_core_and_sigint_does_not() -> None:
     client.shutdown()
 
 
+def test_sigterm_while_starting_stops_at_once() -> None:
+    client = ProcessClient(build_config(behaviour="hang_start"), ["core_scripted"])
+    with pytest.raises(EngineDeadError, match="stopped by SIGTERM"):
+        client.start(lambda phase, fraction: os.kill(client.pid or 0, signal.SIGTERM))
+    client.shutdown()
+
+
+def test_core_is_out_of_reach_of_signals_to_our_group() -> None:
+    client = ProcessClient(build_config(), ["core_scripted"])
+    client.start()
+    assert client.pid is not None
+    assert os.getpgid(client.pid) != os.getpgid(0)
+    client.shutdown()
+
+
 def test_cancelled_start_leaves_nothing() -> None:
     async def scenario() -> None:
         client = AsyncProcessClient(build_config(behaviour="hang_start"), ["core_scripted"])

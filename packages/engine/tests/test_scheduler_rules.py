@@ -96,6 +96,17 @@ def test_request_larger_than_the_cache_ends_with_the_numbers() -> None:
     assert harness.ends["fits"].reason is FinishReason.LENGTH
 
 
+def test_admission_leaves_a_reserve_while_others_run() -> None:
+    harness = Harness(num_blocks=201, budget=2000)
+    harness.add("runs", [3] * 60, max_tokens=4, eos=())
+    harness.step()
+    # 185 of 200 blocks are free; two are to stay so, and the next prompt takes 15.
+    held = harness.kv.pool.allocate(169)
+    harness.add("large", [4] * 60, max_tokens=1, eos=())
+    assert harness.scheduler.schedule().new_rows == []
+    harness.kv.pool.free(held)
+
+
 def test_stop_ids_and_end_of_sequence_are_told_apart() -> None:
     tokens = first_tokens([3, 4], 6)
     harness = Harness()

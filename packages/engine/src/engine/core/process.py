@@ -85,6 +85,7 @@ class CoreServer:
         self._is_looping = False
         self._is_stopping = False
         self._is_terminated = False
+        self._is_closing = False
         self._core = EngineCore(setup.config, self._report_progress, plugin_packages=setup.plugin_packages)
 
     def run(self) -> int:
@@ -106,18 +107,23 @@ class CoreServer:
             self._send(EngineDead("the engine core was stopped by SIGTERM"))
             return EXIT_TERMINATED
         except Exception as error:
+            self._is_closing = True
             logger.exception("the engine core failed")
             self._send(EngineDead(_describe(error)))
             return EXIT_FAILED
         finally:
+            self._is_closing = True
             self._close()
         return 0
 
     def handle_sigterm(self, signum: int, frame: FrameType | None) -> None:
-        """Stop: at the next turn of the loop, or at once while starting."""
+        """Stop: at the next turn of the loop, or at once while starting. Ending already, go on with that."""
+        if self._is_terminated or self._is_closing:
+            return
+        self._is_terminated = True
         if not self._is_looping:
             raise Terminated
-        self._is_stopping = self._is_terminated = True
+        self._is_stopping = True
         os.eventfd_write(self._wake_fd, 1)
 
     def _loop(self) -> None:
@@ -250,7 +256,7 @@ class CoreServer:
 def main() -> int:
     """Read the setup, tie this process to its client, serve; return the exit code."""
     faulthandler.enable()
-    # Ctrl-C reaches the whole terminal's group; it is the client's to drain and then stop us.
+    # Ctrl-C is the client's to drain; it stops us when it is done.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     setup = transport.decode_setup(sys.stdin.buffer.read())
     _die_with_parent(setup)

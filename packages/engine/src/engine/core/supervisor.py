@@ -58,6 +58,8 @@ class CoreProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
+            # Its own group: what is sent to ours (Ctrl-C, a group-wide SIGTERM) is ours to drain first.
+            process_group=0,
         )
         # Also at interpreter exit, for callers that never got to shutting down.
         self._finalizer = weakref.finalize(self, _clean_up, self._process, self.folder)
