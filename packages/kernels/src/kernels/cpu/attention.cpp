@@ -26,6 +26,7 @@ namespace {
 constexpr int64_t kRunKeys = 512;
 constexpr int64_t kTileKeys = kTileColumns;
 constexpr int64_t kTileRows = 96;  // a multiple of the rows a matrix product holds in registers
+constexpr int64_t kCacheLine = 64;
 constexpr int kGroupHeads = 4;  // query heads a decode pass holds in registers
 // Below this many key x kv-head pairs a decode step is faster on one thread (2-3 us of work).
 constexpr int64_t kMinParallelKeys = 800;
@@ -71,11 +72,16 @@ class Attention {
   void run(int num_threads) {
     plan();
     if (num_parallel_keys_ < kMinParallelKeys) num_threads = 1;
-    parallel_items((int64_t)items_.size(), num_threads, [&](int64_t i) {
-      if (items_[i].is_decode)
-        decode(items_[i]);
-      else
-        prompt(items_[i]);
+    // Neighbouring decodes go to one thread, which then knows what it will read next.
+    const int64_t num_items = (int64_t)items_.size();
+    const int64_t chunk = num_prompt_items_ > 0 ? 1 : std::clamp<int64_t>(num_items / (8 * num_threads), 1, 8);
+    parallel_chunks(num_items, chunk, num_threads, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        if (items_[i].is_decode)
+          decode(items_[i], i + 1 < end && items_[i + 1].is_decode ? &items_[i + 1] : nullptr);
+        else
+          prompt(items_[i]);
+      }
     });
     parallel_items((int64_t)merges_.size(), merges_.size() > 16 ? num_threads : 1,
                    [&](int64_t i) { merge(merges_[i]); });
@@ -129,6 +135,7 @@ class Attention {
     for (int64_t end = num_queries; end > 0; end -= std::min(end, step)) {
       int64_t begin = std::max<int64_t>(0, end - step);
       items_.push_back({(int32_t)r, (int32_t)h, (int32_t)begin, (int32_t)end, -1, false});
+      ++num_prompt_items_;
     }
   }
 
@@ -163,7 +170,9 @@ class Attention {
 
   // ---- one query token ----
 
-  void decode(const Item& item) {
+  // Blocks lie anywhere in memory, which no hardware prefetcher foresees. So that memory is never idle, the pass
+  // over the keys asks for this item's values, and the pass over the values asks for the next item's keys.
+  void decode(const Item& item, const Item* next) {
     thread_local Scratch query_scratch, score_scratch, value_scratch;
     const int64_t width = padded_head(), num_keys = item.end - item.begin;
     const int64_t score_stride = round_up(num_keys, kLanes);
@@ -179,7 +188,7 @@ class Attention {
         decode_scores<heads>(item, query, scores, score_stride);
         Softmax softmax[heads];
         for (int i = 0; i < heads; ++i) softmax[i] = exponentiate(scores + i * score_stride, num_keys);
-        decode_values<heads>(item, scores, score_stride, values);
+        decode_values<heads>(item, scores, score_stride, values, next);
         for (int i = 0; i < heads; ++i) {
           if (item.partial < 0)
             finish(out_row(token, head + i), values + i * width, softmax[i], head + i);
@@ -220,25 +229,65 @@ class Attention {
     }
   }
 
+  void prefetch(const T* row, int64_t num_rows, int64_t stride) const {
+    const int64_t bytes = call_.head_size * (int64_t)sizeof(T);
+    for (int64_t i = 0; i < num_rows; ++i, row += stride)
+      for (int64_t offset = 0; offset < bytes; offset += kCacheLine) prefetch_line((const char*)row + offset);
+  }
+
+  void prefetch_values(const Item& item, int64_t position, int64_t count) const {
+    prefetch(value_row(table_of(item.request), item.kv_head, position), count, call_.value_slot_stride);
+  }
+
+  // The block of keys that holds `position`, as far as the item goes; nothing past its end.
+  void prefetch_keys(const Item& item, int64_t position) const {
+    if (position >= item.end) return;
+    const int64_t block_end = (position / call_.block_size + 1) * call_.block_size;
+    prefetch(key_row(table_of(item.request), item.kv_head, position), std::min<int64_t>(item.end, block_end) - position,
+             call_.key_slot_stride);
+  }
+
+  // Head sizes with whole vectors have them as a constant, so that sums and queries stay in registers.
   template <int heads>
+  void decode_scores(const Item& item, const float* query, float* scores, int64_t score_stride) const {
+    switch (call_.head_size) {
+      case 4 * kLanes:
+        return decode_scores<heads, 4>(item, query, scores, score_stride);
+      case 8 * kLanes:
+        return decode_scores<heads, 8>(item, query, scores, score_stride);
+      default:
+        return decode_scores<heads, 0>(item, query, scores, score_stride);
+    }
+  }
+
+  template <int heads, int vectors>
   void decode_scores(const Item& item, const float* query, float* scores, int64_t score_stride) const {
     const int64_t width = padded_head();
     const int32_t* table = table_of(item.request);
     vf sums[heads][kLanes];
-    int64_t num_pending = 0, done = 0;
+    int64_t num_pending = 0;
     auto flush = [&] {
-      for (int g = 0; g < heads; ++g) store(scores + g * score_stride + done, score(add_across(sums[g])));
-      done += kLanes;
+      for (int g = 0; g < heads; ++g) store(scores + g * score_stride, score(add_across(sums[g])));
+      scores += kLanes;
       num_pending = 0;
     };
     for_blocks(item.begin, item.end, [&](int64_t position, int64_t count) {
       const T* key = key_row(table, item.kv_head, position);
+      prefetch_values(item, position, count);
+      prefetch_keys(item, position + count);
       for (int64_t i = 0; i < count; ++i, key += call_.key_slot_stride) {
         vf dots[heads] = {};
-        for_lanes(call_.head_size, [&](int64_t d, auto n) {
-          vf k = load_lanes(key + d, n);
-          for (int g = 0; g < heads; ++g) dots[g] += load(query + g * width + d) * k;
-        });
+        if constexpr (vectors > 0) {
+          for (int j = 0; j < vectors; ++j) {
+            const vf k = load(key + j * kLanes);
+            for (int g = 0; g < heads; ++g) dots[g] += load(query + g * width + j * kLanes) * k;
+          }
+        } else {
+          for_lanes(call_.head_size, [&](int64_t d, auto n) {
+            const vf k = load_lanes(key + d, n);
+            for (int g = 0; g < heads; ++g) dots[g] += load(query + g * width + d) * k;
+          });
+        }
         for (int g = 0; g < heads; ++g) sums[g][num_pending] = dots[g];
         if (++num_pending == kLanes) flush();
       }
@@ -268,31 +317,39 @@ class Attention {
   }
 
   template <int heads>
-  void decode_values(const Item& item, const float* weights, int64_t stride, float* values) const {
-    constexpr int kVectors = 4;
+  void decode_values(const Item& item, const float* weights, int64_t stride, float* values,
+                     const Item* next) const {
+    const std::integral_constant<int, kLanes> whole;
     const int64_t head_size = call_.head_size;
-    for (int64_t d = 0; d < head_size; d += kVectors * kLanes) {
-      if (d + kVectors * kLanes <= head_size)
-        decode_value_columns<heads, kVectors>(item, weights, stride, values + d, d, kLanes);
-      else
-        for (int64_t e = d; e < head_size; e += kLanes)
-          decode_value_columns<heads, 1>(item, weights, stride, values + e, e,
-                                         (int)std::min<int64_t>(kLanes, head_size - e));
-    }
+    int64_t d = 0;
+    for (; d + 4 * kLanes <= head_size; d += 4 * kLanes)
+      decode_value_columns<heads, 4>(item, weights, stride, values + d, d, whole, d == 0 ? next : nullptr);
+    for (; d + kLanes <= head_size; d += kLanes)
+      decode_value_columns<heads, 1>(item, weights, stride, values + d, d, whole, nullptr);
+    if (d < head_size)
+      decode_value_columns<heads, 1>(item, weights, stride, values + d, d, (int)(head_size - d), nullptr);
   }
 
-  template <int heads, int vectors>
+  // The sums of `vectors` columns of values, of which the last has `lanes` lanes, for all heads at once.
+  template <int heads, int vectors, typename Lanes>
   void decode_value_columns(const Item& item, const float* weights, int64_t stride, float* values, int64_t d,
-                            int lanes) const {
+                            Lanes lanes, const Item* next) const {
     const int32_t* table = table_of(item.request);
+    int64_t next_position = next ? next->begin : 0;
     vf sums[heads][vectors] = {};
     for_blocks(item.begin, item.end, [&](int64_t position, int64_t count) {
       const T* value = value_row(table, item.kv_head, position) + d;
       const float* weight = weights + (position - item.begin);
+      if (next) {
+        prefetch_keys(*next, next_position);
+        next_position = (next_position / call_.block_size + 1) * call_.block_size;
+      }
       for (int64_t i = 0; i < count; ++i, value += call_.value_slot_stride) {
-        for (int j = 0; j < vectors; ++j) {
-          vf v = lanes == kLanes ? load(value + j * kLanes) : load_part(value, lanes);
-          for (int g = 0; g < heads; ++g) sums[g][j] += v * weight[g * stride + i];
+        vf columns[vectors];
+        for (int j = 0; j < vectors; ++j) columns[j] = load_lanes(value + j * kLanes, lanes);
+        for (int g = 0; g < heads; ++g) {
+          const vf factor = splat(weight[g * stride + i]);
+          for (int j = 0; j < vectors; ++j) sums[g][j] += columns[j] * factor;
         }
       }
     });
@@ -445,7 +502,7 @@ class Attention {
 
   const AttentionCall<T>& call_;
   const int64_t group_size_;
-  int64_t num_parallel_keys_ = 0;
+  int64_t num_parallel_keys_ = 0, num_prompt_items_ = 0;
   std::vector<Item> items_;
   std::vector<Merge> merges_;
   std::unique_ptr<float[]> partials_;

@@ -24,18 +24,27 @@ void parallel_ranges(int64_t n, int num_threads, Body body) {
   }
 }
 
-// Calls body(item) for every item in [0, n); threads take the next free item. For items of unequal cost.
+// Calls body(begin, end) over [0, n) in chunks; threads take the next free one. For items of unequal cost.
 template <typename Body>
-void parallel_items(int64_t n, int num_threads, Body body) {
-  if (num_threads <= 1 || n <= 1) {
-    for (int64_t item = 0; item < n; ++item) body(item);
+void parallel_chunks(int64_t n, int64_t chunk, int num_threads, Body body) {
+  if (num_threads <= 1 || n <= chunk) {
+    if (n > 0) body((int64_t)0, n);
     return;
   }
   std::atomic<int64_t> next{0};
 #pragma omp parallel num_threads(num_threads)
   {
-    for (int64_t item; (item = next.fetch_add(1, std::memory_order_relaxed)) < n;) body(item);
+    for (int64_t begin; (begin = next.fetch_add(chunk, std::memory_order_relaxed)) < n;)
+      body(begin, begin + chunk < n ? begin + chunk : n);
   }
+}
+
+// Calls body(item) for every item in [0, n); threads take the next free item.
+template <typename Body>
+void parallel_items(int64_t n, int num_threads, Body body) {
+  parallel_chunks(n, 1, num_threads, [&](int64_t begin, int64_t end) {
+    for (int64_t item = begin; item < end; ++item) body(item);
+  });
 }
 
 }  // namespace pagoda
