@@ -167,7 +167,8 @@ class ScriptedExecutor(Executor):
         block_size: tokens per block.
         num_blocks: blocks that the cache memory is worth.
         step_s: time a step takes; the step then runs in a thread.
-        behaviour: `fail_start`, `fail_step`, `kill_step` (dies without a word), `print_and_exit_step`, or "".
+        behaviour: what goes wrong: `fail_start`, `hang_start`, `fail_step`, `fail_step_and_hang` (in the
+            shutdown), `kill_step` (dies without a word), `print_and_exit_step`; "" is nothing.
     """
 
     def __init__(
@@ -212,7 +213,7 @@ class ScriptedExecutor(Executor):
             print("the library gives up", file=sys.stderr, flush=True)
             os._exit(7)
         future: Future[ModelRunnerOutput] = Future()
-        if self._behaviour == "fail_step":
+        if self._behaviour.startswith("fail_step"):
             future.set_exception(RuntimeError("a kernel failed"))
         elif self._step_s:
             threading.Thread(target=self._run_later, args=(schedule, future), daemon=True).start()
@@ -225,7 +226,8 @@ class ScriptedExecutor(Executor):
         future.set_result(self.worker.execute(schedule))
 
     def shutdown(self) -> None:
-        """Nothing to release."""
+        if self._behaviour == "fail_step_and_hang":
+            threading.Event().wait()
 
 
 def build_config(

@@ -126,6 +126,7 @@ def test_malformed_requests_end_alone() -> None:
     ("behaviour", "cause"),
     [
         ("fail_step", "RuntimeError: a kernel failed"),
+        ("fail_step_and_hang", "RuntimeError: a kernel failed"),
         ("kill_step", "SIGKILL"),
         ("print_and_exit_step", "exited with code 7; it last said: the library gives up"),
     ],
@@ -258,6 +259,19 @@ def test_core_is_out_of_reach_of_signals_to_our_group() -> None:
     assert client.pid is not None
     assert os.getpgid(client.pid) != os.getpgid(0)
     client.shutdown()
+
+
+def test_shutdown_while_starting_ends_the_start() -> None:
+    async def scenario() -> None:
+        client = AsyncProcessClient(build_config(behaviour="hang_start"), ["core_scripted"])
+        seen = asyncio.Event()
+        starting = asyncio.create_task(client.start(lambda phase, fraction: seen.set()))
+        await seen.wait()
+        await client.shutdown()
+        with pytest.raises(EngineDeadError, match="shut down"):
+            await starting
+
+    asyncio.run(scenario())
 
 
 def test_cancelled_start_leaves_nothing() -> None:

@@ -265,6 +265,19 @@ def test_abort_in_the_queue_and_reject_end_once() -> None:
     assert len(harness.ends) == 3
 
 
+def test_aborted_requests_do_not_pile_up_behind_one_that_waits() -> None:
+    harness = Harness(max_num_seqs=1, policy="priority")
+    harness.add("runs", [3] * 5, max_tokens=20, eos=())
+    harness.step()
+    harness.add("first", [3] * 5, max_tokens=1)
+    for index in range(500):
+        harness.add(f"r{index}", [4] * 5, priority=1)
+        harness.scheduler.abort([f"r{index}"])
+    assert len(harness.scheduler._waiting._heap) < 10
+    assert [request.request_id for request in harness.scheduler._waiting.requests()] == ["first"]
+    harness.run()
+
+
 def test_request_whose_prefix_cannot_be_looked_up_ends_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     harness = Harness()
     look_up = harness.kv.get_computed_blocks

@@ -125,8 +125,8 @@ class AsyncProcessClient(AsyncCoreClient):
         process = self._process
         if process is None or self._is_stopping:
             return
-        self._is_stopping = True
-        if self._info is not None and not self._exited.is_set():
+        was_alive, self._is_stopping = self.is_alive, True
+        if was_alive:
             with contextlib.suppress(zmq.Again):
                 self._to_core.send(transport.encode(Shutdown()), zmq.NOBLOCK)
             await self._wait_exited(SHUTDOWN_S)
@@ -143,11 +143,11 @@ class AsyncProcessClient(AsyncCoreClient):
     # ---- reading
 
     async def _read(self) -> None:
-        """Hand out messages until the process is gone and its last ones were read."""
+        """Hand out messages until the core said its last word, or is gone and all was read."""
         exited: asyncio.Future[bool] = asyncio.ensure_future(self._exited.wait())
         receiving: asyncio.Future[bytes] | None = None
         try:
-            while True:
+            while self._last_words is None:
                 if receiving is None:
                     receiving = asyncio.ensure_future(self._from_core.recv())
                 waiting: tuple[asyncio.Future[bytes] | asyncio.Future[bool], ...] = (receiving, exited)
@@ -187,10 +187,11 @@ class AsyncProcessClient(AsyncCoreClient):
         assert self._process is not None
         if self._is_stopping:
             cause = _STOPPED
+        elif self._last_words is not None:
+            cause = self._last_words
         else:
             # Joins the thread that reads the child's output, hence off the loop.
-            described = await asyncio.to_thread(self._process.describe_exit)
-            cause = self._last_words or described
+            cause = await asyncio.to_thread(self._process.describe_exit)
         self._death = EngineDeadError(cause)
         if not self._ready.done():
             self._ready.set_exception(self._death)

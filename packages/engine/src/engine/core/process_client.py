@@ -110,7 +110,7 @@ class ProcessClient(CoreClient):
         process = self._process
         if process is None or self._is_stopped:
             return
-        if self._info is not None and not process.has_exited.is_set():
+        if self.is_alive:
             with contextlib.suppress(zmq.Again):
                 self._to_core.send(transport.encode(Shutdown()), zmq.NOBLOCK)
             process.has_exited.wait(SHUTDOWN_S)
@@ -121,6 +121,7 @@ class ProcessClient(CoreClient):
         return (
             self._info is not None
             and not self._is_stopped
+            and self._last_words is None
             and self._process is not None
             and not self._process.has_exited.is_set()
         )
@@ -147,6 +148,8 @@ class ProcessClient(CoreClient):
         """
         if self._is_stopped or self._process is None:
             raise EngineDeadError(_STOPPED)
+        if self._last_words is not None:
+            raise EngineDeadError(self._last_words)
         poller = zmq.Poller()
         poller.register(self._from_core, zmq.POLLIN)
         poller.register(self._exit_fd, zmq.POLLIN)
@@ -155,7 +158,7 @@ class ProcessClient(CoreClient):
             return None
         # Dead, but what it said before may be in the socket, or just about to be.
         if self._from_core not in ready and not self._from_core.poll(int(LAST_WORDS_S * 1000)):
-            raise EngineDeadError(self._last_words or self._process.describe_exit())
+            raise EngineDeadError(self._process.describe_exit())
         message = transport.decode_from_core(self._from_core.recv())
         match message:
             case EngineCoreOutputs():
@@ -165,14 +168,25 @@ class ProcessClient(CoreClient):
             case EngineReady(info=info):
                 self._info = info
             case EngineDead(message=text):
+                # Its last word, whatever keeps the process from ending.
                 self._last_words = text
+                raise EngineDeadError(text)
         return message
 
     def _check_alive(self) -> None:
         if self._process is None or self._is_stopped:
             raise EngineDeadError(_STOPPED)
+        if self._last_words is not None:
+            raise EngineDeadError(self._last_words)
         if self._process.has_exited.is_set():
+            self._read_last_words()
             raise EngineDeadError(self._last_words or self._process.describe_exit())
+
+    def _read_last_words(self) -> None:
+        """Take in what a dead core said, so that a caller who only sends learns the cause too."""
+        with contextlib.suppress(EngineDeadError):
+            while self._receive(LAST_WORDS_S) is not None:
+                pass
 
     def _release(self) -> None:
         """Process first, then sockets, then the folder they lived in."""

@@ -28,7 +28,7 @@ class WaitingQueue:
     """Requests without a row, smallest order key first.
 
     A preempted request comes back under its old key, and so stands before everything that came later.
-    Finished requests are dropped when they reach the top.
+    Finished requests are dropped when they reach the top, or are the greater part.
     """
 
     def __init__(self) -> None:
@@ -57,8 +57,10 @@ class WaitingQueue:
     def forget_one(self) -> None:
         """Count one waiting request less: it was just marked as finished."""
         self._len -= 1
-        if self._len == 0:
-            self._heap.clear()
+        # Under strict priority the end of the heap may never come to the top: sweep when half is dead.
+        if len(self._heap) > 2 * self._len:
+            self._heap = [entry for entry in self._heap if entry[1].status is RequestStatus.WAITING]
+            heapq.heapify(self._heap)
 
     def requests(self) -> list[Request]:
         """Return all waiting requests in order; for checks."""

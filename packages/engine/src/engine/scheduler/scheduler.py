@@ -362,8 +362,8 @@ class Scheduler:
         """Take in the result of the oldest step in flight and return what its requests are told.
 
         Raises:
-            RuntimeError: the workers answered another step, named a row that was not part of it, or sent not one
-            token id per row.
+            RuntimeError: the workers answered another step, named a row that was not part of it, or did not
+                send one token id per row.
         """
         step = self._in_flight.popleft()
         if not step.step_id == schedule.step_id == output.step_id:
