@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from pytest_benchmark.fixture import BenchmarkFixture
-
 from engine.kv_cache.hashing import BlockHasher
+from pytest_benchmark.fixture import BenchmarkFixture
 
 
 def test_hash_prompt_of_100k_tokens(benchmark: BenchmarkFixture) -> None:

@@ -1,6 +1,6 @@
 """Host cost of a decode step: the real scheduler and cache manager, blocks allocated at every boundary.
 
-One round is 16 steps, so that each request crosses one block boundary in it; requests differ in prompt length,
+One round is 16 steps, so that each request crosses one block boundary in it; requests differ in length,
 which spreads the boundaries over the steps as live traffic does. The figure per step is a 16th of the round.
 """
 
@@ -11,14 +11,13 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from pytest_benchmark.fixture import BenchmarkFixture
-
 from engine.config.scheduler import SchedulerConfig
 from engine.kv_cache.manager import KVCacheManager
 from engine.scheduler.scheduler import Scheduler
 from engine.types.request import Request
 from engine.types.runner_output import ModelRunnerOutput
 from engine.types.sampling_params import SamplingParams
+from pytest_benchmark.fixture import BenchmarkFixture
 
 BLOCK_SIZE = 16
 STEPS = 16
