@@ -9,7 +9,8 @@ MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 VENV := .venv
 PY := $(VENV)/bin/python
-PIP := $(PY) -m pip --disable-pip-version-check --no-input
+# Twice quiet: errors only; a machine's own package sources may warn about every package.
+PIP := $(PY) -m pip --disable-pip-version-check --no-input -qq
 ARGS ?=
 
 # Stamps: a target is done again only when what it depends on has changed.
@@ -30,7 +31,7 @@ serve: $(INSTALLED) ## install what is missing, then serve: make serve ARGS="+mo
 	@exec $(PY) -m server $(ARGS)
 
 test: $(INSTALLED_DEV) ## install with dev tools, fetch the default model, run the whole suite on the CPU
-	@$(PY) -m engine.loader.source smollm2
+	@$(PY) -m server.explain +model=smollm2 model.path  # fetches it where it is not in the cache
 	@$(PY) -m pytest $(ARGS)
 
 check: $(INSTALLED_DEV) ## format, lint, types, contracts, unit tests
@@ -64,9 +65,9 @@ bench: $(INSTALLED_DEV) ## micro-benchmarks
 
 wheels: $(INSTALLED_DEV) ## wheels/ for a machine without a network that has torch: ours and the pinned rest
 	@mkdir -p wheels
-	@$(PIP) wheel --quiet --no-deps --no-build-isolation --wheel-dir wheels $(PACKAGES:%=./%)
+	@$(PIP) wheel --no-deps --no-build-isolation --wheel-dir wheels $(PACKAGES:%=./%)
 	@grep -vE '^(torch|pip|#)' constraints.txt > wheels/requirements.txt
-	@$(PIP) wheel --quiet --no-deps --wheel-dir wheels --requirement wheels/requirements.txt
+	@$(PIP) wheel --no-deps --wheel-dir wheels --requirement wheels/requirements.txt
 	@echo "there: pip install --no-index --find-links wheels pagoda-server"
 
 config-reference: $(INSTALLED_DEV) ## write conf/REFERENCE.yaml anew
@@ -85,14 +86,14 @@ $(VENV)/.created: constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
 		|| { echo "python3 >= 3.11 is needed; $(PYTHON) is $$($(PYTHON) -V). Use make PYTHON=python3.12 ..." >&2; exit 1; }
 	@test -x $(PY) || $(PYTHON) -m venv $(VENV)
-	@$(PIP) install --quiet -c constraints.txt pip setuptools wheel
+	@$(PIP) install -c constraints.txt pip setuptools wheel
 	@touch $@
 
 $(INSTALLED): $(VENV)/.created $(MANIFESTS)
-	@echo "installing into $(VENV) (once; torch is large)"
-	@$(PIP) install --quiet --no-build-isolation -c constraints.txt $(PACKAGES:%=-e ./%)
+	@echo "installing into $(VENV); once, a minute or more, since torch is large"
+	@$(PIP) install --no-build-isolation -c constraints.txt $(PACKAGES:%=-e ./%)
 	@touch $@
 
 $(INSTALLED_DEV): $(INSTALLED) pyproject.toml
-	@$(PIP) install --quiet -c constraints.txt --group dev
+	@$(PIP) install -c constraints.txt --group dev
 	@touch $@
