@@ -37,7 +37,7 @@ RUNTIME_PARAMETERS = {
     "quantization": {"context", "config"},
     "loader": {"config"},
     "executor": {"config"},
-    "transport": {"config", "plugin_packages"},
+    "transport": {"config"},
 }
 
 

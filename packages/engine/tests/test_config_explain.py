@@ -35,7 +35,8 @@ def test_rows_tell_value_setter_and_reason() -> None:
     assert rows["loader"].why == "the checkpoint's format is gguf"
     assert rows["preset"].value == "latency"
     keys = {f"{group}.{name}" for group, schema in ENGINE_SCHEMAS.items() for name in field_types(schema)}
-    assert keys | set(ENGINE_COMPONENTS) | {"preset"} == rows.keys()
+    arguments = {"transport.plugin_packages"}
+    assert keys | set(ENGINE_COMPONENTS) | arguments | {"preset"} == rows.keys()
 
 
 def test_rows_of_an_unresolved_configuration_have_no_reasons() -> None:
