@@ -191,3 +191,17 @@ def test_a_model_is_noticed_in_every_spelling() -> None:
     assert names_model(["tp=1", "+model=x"])
     assert names_model(["model=x"])
     assert not names_model(["model.path=/x", "tp=1"])
+
+
+@pytest.mark.parametrize("location", ["/a,b", "/it's", "C:\\models\\", "/a 'b' \\'c\\'"])
+def test_quoted_location_is_taken_as_it_is(catalog: Catalog, location: str) -> None:
+    asked: list[str] = []
+
+    def architecture_of(path: str) -> str:
+        asked.append(path)
+        return "LlamaForCausalLM"
+
+    typed = f"+model={quote(f'./{location}')}"
+    lines = rewrite([typed], catalog, schemas=ENGINE_SCHEMAS, architecture_of=architecture_of)
+    assert asked == [f"./{location}"]
+    assert lines == ["+model=llama", f"++model.path={quote(f'./{location}')}"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 
 from engine.config.argv import CommandLine
+from engine.types.errors import ConfigError
 
 from server import cli
 
@@ -18,6 +19,8 @@ def main() -> None:
 
 
 def _serve(line: CommandLine) -> int:
+    if line.rest:
+        raise ConfigError(f"{line.rest[0]!r} is no setting; write key=value, --help lists them.")
     if line.is_sweep:
         from server.sweep import run_sweep
 

@@ -290,9 +290,14 @@ def _is_location(value: str) -> bool:
 
 
 def _unquoted(value: str) -> str:
-    if len(value) >= 2 and value[0] in _QUOTES and value[-1] == value[0]:
-        return value[1:-1].replace(f"\\{value[0]}", value[0])
-    return value
+    if not value.startswith(_QUOTES):
+        return value
+    try:
+        (override,) = OverridesParser.create().parse_overrides([f"key={value}"])
+    except HydraException:
+        return value
+    text = override.value()
+    return text if isinstance(text, str) else value
 
 
 def _sweep_values(text: str) -> list[str]:

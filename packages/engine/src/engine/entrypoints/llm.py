@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from engine.config.argv import quote
 from engine.config.compose import compose
 from engine.config.engine_config import EngineConfig
 from engine.core.client import CoreClient, build_client
@@ -57,9 +58,11 @@ class LLM:
     """
 
     def __init__(self, model: str, *, overrides: Sequence[str] = (), progress: bool = True) -> None:
-        composition = compose([f"+model={model}", *overrides], architecture_of=architecture_of)
+        composition = compose([f"+model={quote(model)}", *overrides], architecture_of=architecture_of)
         with StartupProgress(is_shown=progress) as bar:
             config = prepare(composition, entrypoint="offline", on_progress=bar.report)
+            for warning in config.warnings:
+                logger.warning("%s", warning)
             self._open(config, build_client(config), load_tokenizer(config), bar)
 
     @classmethod
