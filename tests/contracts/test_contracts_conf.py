@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import re
 import shlex
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from engine.config.argv import expand_sweep, names_model, parse_argv
 from engine.config.attention_choice import AttentionOption
 from engine.config.catalog import Catalog, find_conf_dir
 from engine.config.component import load_target
@@ -145,17 +147,14 @@ def launch_lines() -> list[str]:
 
 @pytest.mark.parametrize("line", launch_lines())
 def test_launch_line_of_the_readme_composes(line: str) -> None:
-    from engine.config.argv import names_model, parse_argv
-
     module, *argv = shlex.split(line)
-    assert (ROOT / "packages" / "server" / "src" / Path(*module.split("."))).with_suffix("").exists() or (
-        ROOT / "packages" / "server" / "src" / Path(*module.split(".")).with_suffix(".py")
-    ).exists()
+    assert importlib.util.find_spec(module)
     if module == "server.chat":
         return  # talks to a running server; takes no configuration
     parsed = parse_argv(argv)
     default = [] if names_model(parsed.overrides) else ["+model=smollm2"]
-    compose([*default, *parsed.overrides], schemas=SCHEMAS, architecture_of=architecture_of)
+    for point in expand_sweep(parsed.overrides) if parsed.is_sweep else [parsed.overrides]:
+        compose([*default, *point], schemas=SCHEMAS, architecture_of=architecture_of)
 
 
 def test_readme_shows_launch_lines() -> None:

@@ -27,7 +27,7 @@ PATH_SUFFIXES = (".py", ".yaml", ".toml", ".md", ".txt", ".cpp", ".h")
 def paths_in(text: str) -> list[str]:
     """Words in backquotes, or in a captioned tree, that look like files or folders of this repository."""
     quoted = re.findall(r"`([A-Za-z_.][\w./{},*-]*)`", text)
-    return [word for word in quoted if word.endswith((*PATH_SUFFIXES, "/")) and "<" not in word]
+    return [word for word in quoted if word.endswith((*PATH_SUFFIXES, "/")) and word not in PATH_SUFFIXES]
 
 
 def exists(path: str) -> bool:

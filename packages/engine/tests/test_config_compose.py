@@ -101,7 +101,7 @@ def test_callers_groups_come_back_as_their_dataclasses(tmp_path: Path) -> None:
         ("model.seed=true", "model.seed=True is not valid: expected int >= 0"),
         ("model.sha256=abc", "model.sha256='abc' is not valid: expected text matching"),
         ("tp=0", "parallel.tensor=0 is not valid: expected int >= 1"),
-        ("tp=1,2", "several values need -m"),
+        ("tp=1,2", "tp=1,2: several values need -m"),
         ("cache.block_size={a", "put text in quotes of its own"),
         ("cache.block_size=${nothing}", "nothing"),
     ],

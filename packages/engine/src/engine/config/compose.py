@@ -55,6 +55,7 @@ ENGINE_SCHEMAS: Mapping[str, type] = {
 }
 ENGINE_COMPONENTS = ("platform", "attention", "quantization", "loader", "executor", "transport")
 
+_SEVERAL_VALUES = re.compile(r"(?:Ambiguous value for argument|Sweep parameters) '\+*(.*)'")
 _COULD_NOT_OVERRIDE = re.compile(r"Could not override '([\w.]+)'")
 
 # Hydra keeps its state in process-wide singletons.
@@ -233,8 +234,9 @@ def _as_config_error(error: Exception) -> ConfigError:
             f"\"{key}='{value}'\".",
             key=key,
         )
-    if str(error).startswith(("Ambiguous value", "Sweep parameters")):
-        return ConfigError(f"{_first_line(error)}: several values need -m, which runs one after the other.")
+    several = _SEVERAL_VALUES.match(str(error))
+    if several:
+        return ConfigError(f"{several[1]}: several values need -m, which runs one after the other.")
     refused = _COULD_NOT_OVERRIDE.search(str(error))
     if refused:
         key = refused[1]
