@@ -139,6 +139,21 @@ def test_bad_option_file_is_refused(tmp_path: Path, files: dict[str, str], messa
     assert message in str(error.value)
 
 
+def test_operator_may_open_executors_to_a_package_of_their_own(tmp_path: Path) -> None:
+    files = _engine_groups() | {
+        "executor__mine": "_target_: mine.Executor\n",
+        "transport__ipc": "_target_: engine.core.client.ProcessClient\nplugin_packages: []\n",
+    }
+    conf = write_conf(tmp_path, **files)
+    chosen = ["+model=llama", "executor=mine", "transport=ipc"]
+    with pytest.raises(
+        ConfigError, match=r"executor\._target_='mine\.Executor' is outside the allowed packages"
+    ):
+        compose(chosen, conf_dir=conf)
+    composition = compose([*chosen, "transport.plugin_packages=[mine]"], conf_dir=conf)
+    assert composition.engine.executor.target == "mine.Executor"
+
+
 def test_foreign_conf_package_in_front_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "conf").mkdir()
     (tmp_path / "conf" / "__init__.py").touch()

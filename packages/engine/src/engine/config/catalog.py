@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -88,7 +88,7 @@ class Catalog:
             for option in options:
                 tree = self.read_option(group, option)
                 if "_target_" in tree:
-                    found.setdefault(group, {})[option] = component_from_tree(group, option, tree)
+                    found.setdefault(group, {})[option] = component_from_tree(group, option, tree, None)
         return found
 
     def capabilities(self, group: str, option: str) -> Tree:
@@ -107,16 +107,22 @@ class Catalog:
         return {}
 
 
-def component_from_tree(group: str, option: str, tree: Mapping[str, Any]) -> ComponentConfig:
+def component_from_tree(
+    group: str, option: str, tree: Mapping[str, Any], allowed: Sequence[str] | None = OWN_PACKAGES
+) -> ComponentConfig:
     """Return the component that a composed or written node describes.
 
+    Args:
+        allowed: packages that its target may come from; None asks nothing, for options that are only listed.
+
     Raises:
-        ConfigError: the target is not a dotted name under the project's own packages.
+        ConfigError: the target is no dotted name, or outside the allowed packages.
     """
     target = tree.get("_target_")
-    if not isinstance(target, str) or not (target in ("auto", "") or target.split(".")[0] in OWN_PACKAGES):
+    is_open = target in ("auto", "")
+    if not isinstance(target, str) or not (is_open or allowed is None or target.split(".")[0] in allowed):
         raise ConfigError(
-            f"{group}._target_={target!r} is outside the allowed packages {', '.join(OWN_PACKAGES)}; "
+            f"{group}._target_={target!r} is outside the allowed packages {', '.join(allowed or ())}; "
             "use a dotted name under one of them.",
             key=f"{group}._target_",
         )

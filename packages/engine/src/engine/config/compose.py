@@ -32,7 +32,7 @@ from engine.config.argv import ArchitectureOf, rewrite
 from engine.config.attention_choice import AttentionOption
 from engine.config.cache import CacheConfig
 from engine.config.catalog import Catalog, Tree, component_from_tree, find_conf_dir, nearest
-from engine.config.component import ComponentConfig
+from engine.config.component import OWN_PACKAGES, ComponentConfig
 from engine.config.engine_config import EngineConfig
 from engine.config.interpolation import calls_resolver
 from engine.config.model import ModelConfig
@@ -128,7 +128,10 @@ def compose(
     }
     for group in ENGINE_COMPONENTS:
         engine_groups[group] = component_from_tree(
-            group, composed.choices.get(group, ""), composed.tree.get(group) or {}
+            group,
+            composed.choices.get(group, ""),
+            composed.tree.get(group) or {},
+            _allowed(group, composed.tree),
         )
     settings: dict[str, Any] = {
         group: build_settings(group, composed.tree.get(group) or {}, schema)
@@ -207,6 +210,13 @@ def _hydra_loader(conf_dir: Path) -> Iterator[ConfigLoader]:
         finally:
             if outer is not None:
                 Singleton.set_state(outer)
+
+
+def _allowed(group: str, tree: Tree) -> tuple[str, ...]:
+    """Packages that a group's target may come from: the core opens executors alone to an operator's own."""
+    transport = tree.get("transport") or {}
+    plugins = transport.get("plugin_packages") or () if group == "executor" else ()
+    return (*OWN_PACKAGES, *plugins)
 
 
 def _refuse_resolvers(raw: Tree) -> None:
