@@ -23,7 +23,10 @@ from server.middleware.gate import HostGate, KeyGate, get_allowed_hosts
 from server.middleware.requests import REQUEST_ID_HEADER, RequestMiddleware
 from server.openapi import build_openapi
 from server.route import Endpoint, Route
-from server.state import ServerState
+from server.state import ServerState, get_state
+
+_REFUSALS = {413: "too_large", 429: "queue_full"}
+"""Statuses that count as a request turned away, by the metric's reason."""
 
 
 def build_app(state: ServerState) -> ASGIApp:
@@ -76,7 +79,10 @@ def _guard(endpoint: Endpoint) -> Endpoint:
         except ClientDisconnect:
             return Response(status_code=499)  # nobody is there to read it
         except Exception as error:
-            return build_error_response(as_api_error(error))
+            refusal = as_api_error(error)
+            if reason := _REFUSALS.get(refusal.status):
+                get_state(request).metrics.on_refused(reason)
+            return build_error_response(refusal)
 
     return answer
 

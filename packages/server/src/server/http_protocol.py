@@ -141,10 +141,12 @@ class BoundedHttpProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _refuse(self, error: ApiError) -> None:
-        """Answer and close, unless another answer is under way on this connection."""
+        """Answer and close, unless the answer to another request is under way or due on this connection."""
         if self.transport.is_closing():
             return
-        if self.cycle is None or self.cycle.response_complete:
+        cycle = self.cycle
+        is_in_body = not self._is_in_head and not self.pipeline
+        if cycle is None or cycle.response_complete or (is_in_body and not cycle.response_started):
             body = encode_error(error)
             headers = {
                 "content-type": "application/json",

@@ -1,4 +1,4 @@
-"""uvicorn set up for one server: bounded protocol, no signals of its own, no second log, proxies untrusted."""
+"""uvicorn set up for one server: bounded protocol, no signals of its own, one log, no trust in proxies."""
 
 from __future__ import annotations
 

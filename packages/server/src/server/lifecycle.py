@@ -124,7 +124,6 @@ class Lifecycle:
             raise ServerFailedError(f"the engine did not start: {error}") from None
         self._state.set_ready(engine)
         assert engine.info is not None
-        self._state.metrics.on_started(engine.info.startup_phases_s)
         logger.info(
             "ready: %s, %d tokens of context, %d KV cache blocks of %d tokens, %d requests at once",
             self._state.model_name,

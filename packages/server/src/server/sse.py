@@ -67,7 +67,7 @@ class EventStream(Response):
         error = sender.exception()
         if isinstance(error, _ReaderStalledError):
             logger.info("a stream was not read for %g s and is dropped", self._send_timeout_s)
-            cut_off(scope)
+            await cut_off(scope)
         elif error is not None:
             raise error
 

@@ -135,6 +135,7 @@ class ServerState:
         self._engine = engine
         self.sampling_defaults = build_default_fields(engine.config)
         engine.add_observer(self.metrics)
+        self.metrics.on_started(self.info.startup_phases_s)
         if self.status is ServerStatus.STARTING:
             self.status = ServerStatus.READY
 
@@ -207,7 +208,6 @@ class ServerState:
         free_rows = max(0, self.info.max_num_seqs - engine.num_running)
         num_waiting = engine.num_waiting + self._num_preparing
         if num_waiting + num_sequences > self.limits.max_queued_requests + free_rows:
-            self.metrics.on_refused("queue_full")
             raise QueueFullError(
                 f"{num_waiting} sequences wait already; there is no room for more. Retry later."
             )

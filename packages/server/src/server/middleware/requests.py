@@ -7,6 +7,7 @@ connection; the cause goes to the log under the request's id. Headers and query 
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -59,7 +60,7 @@ class RequestMiddleware:
             if status == 0:
                 await build_error_response(answer)(scope, receive, send_with_headers)
             else:
-                cut_off(scope)
+                await cut_off(scope)
         finally:
             self._record(scope, status, time.monotonic() - start_s)
 
@@ -81,8 +82,10 @@ def add_response_header(request: Request, name: str, value: str) -> None:
     request.scope[_HEADERS_KEY].append((name.lower().encode("ascii"), value.encode("ascii")))
 
 
-def cut_off(scope: Scope) -> None:
+async def cut_off(scope: Scope) -> None:
     """Drop the connection of a request with whatever it has not read."""
     drop = scope.get("state", {}).get("drop_connection")
     if drop is not None:
         drop()
+        # The protocol learns of it in the loop's next turn, and must before the application returns.
+        await asyncio.sleep(0)

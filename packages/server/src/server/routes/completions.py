@@ -69,7 +69,8 @@ def _build_params(state: ServerState, body: CompletionRequest, num_prompts: int)
 
 
 def _decode(state: ServerState, token_ids: list[int]) -> str:
-    return get_tokenizer(state, "echo").decode(token_ids, skip_special_tokens=False)
+    text: str = get_tokenizer(state, "echo").decode(token_ids, skip_special_tokens=False)
+    return text
 
 
 ROUTES = [
