@@ -21,7 +21,7 @@ from kernels.cpu.code_folder import FolderError, locked, prepare_code_folder, re
 
 _SOURCE_FOLDER = Path(__file__).parent
 _LIBRARY_NAME = "pagoda_cpu.so"
-_COMPILERS = ("g++", "c++", "clang++")
+_COMPILERS = ("g++", "c++")
 # No -ffast-math: NaN and infinity carry meaning here.
 _FLAGS = ["-std=c++20", "-O3", "-march=native", "-fPIC", "-fopenmp", "-fno-math-errno", "-fno-trapping-math"]
 _FLAGS += ["-fvisibility=hidden", "-w"]  # warnings are for development, not for whoever starts a server

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "parallel.h"
@@ -26,51 +27,60 @@ void forbid_below(float* x, int64_t n, float threshold) {
 // NaN counts as forbidden where logits are put in order: a comparison it breaks must not break a sort.
 float order_key(float x) { return x == x ? x : -kInf; }
 
-// The row in bins of falling logits, each with its number of tokens and its share of the mass: bin 0 starts at
-// the largest logit, the last bin takes all that is far below it. Finding a cut then needs an exact order only
-// inside one bin, instead of a sort of the vocabulary.
+// The row in bins of falling logits: bin 0 starts at the largest, the last bin takes all that is far below it.
+// Finding a cut then needs an exact order only inside one bin, instead of a sort of the vocabulary.
 class Histogram {
  public:
   static constexpr int kBins = 1024;
-  static constexpr float kBinsPerUnit = 32.0f;
 
-  Histogram(const float* row, int64_t n, float largest, bool with_mass)
-      : row_(row), size_(n), largest_(largest), bin_of_(n), counts_(kBins), masses_(kBins) {
-    std::vector<float> mass_of(with_mass ? n : 0);
+  Histogram(const float* row, int64_t n, float largest)
+      : row_(row), size_(n), largest_(largest), bin_of_(new uint16_t[n]) {
+    constexpr float kBinsPerUnit = 32.0f;
     const vf last = splat((float)(kBins - 1));
-    auto bin = [&](vf x) {
-      vf place = (largest - x) * kBinsPerUnit;
+    for_lanes(n, [&](int64_t i, auto lanes) {
+      const vf place = (largest - load_lanes(row + i, lanes)) * kBinsPerUnit;
       // False for a NaN, which lands in the last bin.
-      vi fits = place < last;
-      return __builtin_convertvector(select(fits, place, last), vi);
-    };
-    auto place = [&](int64_t i, vf x, int count) {
-      vi bins = bin(x);
-      vf mass = exp(x - largest);
-      for (int lane = 0; lane < count; ++lane) {
-        bin_of_[i + lane] = (uint16_t)bins[lane];
-        if (with_mass) mass_of[i + lane] = mass[lane];
+      const vi fits = place < last;
+      const vh bins = __builtin_convertvector(__builtin_convertvector(select(fits, place, last), vi), vh);
+      std::memcpy(bin_of_.get() + i, &bins, lanes * sizeof(uint16_t));
+      // After another filter most of a row is forbidden: all of it in the last bin.
+      if (!any(fits)) {
+        counts_[kBins - 1] += lanes;
+        return;
       }
-    };
-    for_lanes(n, [&](int64_t i, std::integral_constant<int, kLanes>) { place(i, load(row + i), kLanes); },
-              [&](int64_t i, int) { place(i, splat(row[i]), 1); });
-    for (int64_t i = 0; i < n; ++i) ++counts_[bin_of_[i]];
-    if (with_mass)
-      for (int64_t i = 0; i < n; ++i) masses_[bin_of_[i]] += mass_of[i];
+      for (int lane = 0; lane < lanes; ++lane) ++counts_[bin_of_[i + lane]];
+    });
   }
 
   float largest() const { return largest_; }
   int64_t count(int bin) const { return counts_[bin]; }
-  double mass(int bin) const { return masses_[bin]; }
 
-  double mass_at(float logit) const { return exp(logit - largest_); }
+  // Mass in units of the largest token's.
+  float mass_at(float logit) const { return exp(logit - largest_); }
+
+  std::vector<double> masses() const {
+    std::vector<double> masses(kBins);
+    for_lanes(size_, [&](int64_t i, auto lanes) {
+      const vf logits = load_lanes(row_ + i, lanes);
+      if (!any(logits > splat(-kInf))) return;
+      float mass[kLanes];
+      store(mass, exp(logits - largest_));
+      for (int lane = 0; lane < lanes; ++lane) masses[bin_of_[i + lane]] += mass[lane];
+    });
+    return masses;
+  }
 
   // The bin's logits, largest first.
   std::vector<float> sorted(int bin) const {
     std::vector<float> values;
     values.reserve(counts_[bin]);
-    for (int64_t i = 0; i < size_; ++i)
-      if (bin_of_[i] == bin) values.push_back(order_key(row_[i]));
+    for_lanes(size_, [&](int64_t i, auto lanes) {
+      vh bins = {};
+      std::memcpy(&bins, bin_of_.get() + i, lanes * sizeof(uint16_t));
+      if (!any(__builtin_convertvector(bins, vi) == bin)) return;
+      for (int lane = 0; lane < lanes; ++lane)
+        if (bins[lane] == bin) values.push_back(order_key(row_[i + lane]));
+    });
     std::sort(values.begin(), values.end(), std::greater<float>());
     return values;
   }
@@ -79,49 +89,32 @@ class Histogram {
   const float* row_;
   int64_t size_;
   float largest_;
-  std::vector<uint16_t> bin_of_;
-  std::vector<int64_t> counts_;
-  std::vector<double> masses_;
+  std::unique_ptr<uint16_t[]> bin_of_;
+  int64_t counts_[kBins] = {};
 };
 
-// What top-k keeps: everything down to a logit, which lies in `bin`; `mass` is what that is together.
-struct Cut {
-  int bin;
-  float threshold;
-  double mass;
-};
-
-Cut cut_top_k(const Histogram& histogram, int64_t top_k) {
-  int64_t count = 0;
-  double mass = 0.0;
-  for (int bin = 0; bin < Histogram::kBins; ++bin) {
-    if (count + histogram.count(bin) < top_k) {
-      count += histogram.count(bin);
-      mass += histogram.mass(bin);
-      continue;
-    }
-    std::vector<float> values = histogram.sorted(bin);
-    float threshold = values[top_k - count - 1];
-    for (float value : values) {
-      if (value < threshold) break;
-      mass += histogram.mass_at(value);
-    }
-    return {bin, threshold, mass};
-  }
-  return {Histogram::kBins - 1, -kInf, mass};
+// The top_k-th largest logit.
+float cut_top_k(const Histogram& histogram, int64_t top_k) {
+  int bin = 0;
+  int64_t above = 0;
+  for (; above + histogram.count(bin) < top_k; ++bin) above += histogram.count(bin);
+  return histogram.sorted(bin)[top_k - above - 1];
 }
 
-// The smallest logit such that what is strictly above it holds less than `wanted`.
-float cut_top_p(const Histogram& histogram, const Cut& kept, double wanted) {
-  double above = 0.0;
+// The smallest logit such that what is strictly above it holds less than top_p of the mass.
+float cut_top_p(const Histogram& histogram, float top_p) {
+  const std::vector<double> masses = histogram.masses();
+  double wanted = 0.0, above = 0.0;
+  for (double mass : masses) wanted += mass;
+  wanted *= top_p;
   float smallest = histogram.largest();
-  for (int bin = 0; bin <= kept.bin; ++bin) {
-    if (bin < kept.bin && above + histogram.mass(bin) < wanted) {
-      above += histogram.mass(bin);
+  for (int bin = 0; bin < Histogram::kBins; ++bin) {
+    if (bin < Histogram::kBins - 1 && above + masses[bin] < wanted) {
+      above += masses[bin];
       continue;
     }
-    std::vector<float> values = histogram.sorted(bin);
-    for (size_t i = 0; i < values.size() && values[i] >= kept.threshold;) {
+    const std::vector<float> values = histogram.sorted(bin);
+    for (size_t i = 0; i < values.size();) {
       if (above >= wanted) return smallest;
       smallest = values[i];
       // Equals stay or go together.
@@ -132,14 +125,12 @@ float cut_top_p(const Histogram& histogram, const Cut& kept, double wanted) {
 }
 
 void filter_row(float* row, int64_t n, int64_t top_k, float top_p) {
-  bool has_k = top_k > 0 && top_k < n, has_p = top_p < 1.0f;
+  const bool has_k = top_k > 0 && top_k < n, has_p = top_p < 1.0f;
   if (!has_k && !has_p) return;
-  float largest = max_of(row, n);
+  const float largest = max_of(row, n);
   if (!(std::fabs(largest) < kInf)) return;  // nothing to choose from, or a row that fails anyway
-  Histogram histogram(row, n, largest, has_p);
-  Cut kept = cut_top_k(histogram, has_k ? top_k : n);
-  float threshold = has_p ? cut_top_p(histogram, kept, (double)top_p * kept.mass) : kept.threshold;
-  forbid_below(row, n, threshold);
+  if (has_k) forbid_below(row, n, cut_top_k(Histogram(row, n, largest), top_k));
+  if (has_p) forbid_below(row, n, cut_top_p(Histogram(row, n, largest), top_p));
 }
 
 double log_sum_exp(const float* row, int64_t n) {
@@ -182,18 +173,20 @@ std::vector<Candidate> find_top(const float* row, int64_t n, int64_t num_top) {
   buffer.reserve(std::min<size_t>(capacity, n));
   bool has_bar = false;
   float bar = -kInf;
-  for (int64_t i = 0; i < n; ++i) {
-    float key = order_key(row[i]);
+  for_lanes(n, [&](int64_t first, auto lanes) {
     // Ids rise, so a later equal of the last kept candidate ranks after it.
-    if (has_bar && !(key > bar)) continue;
-    buffer.push_back({key, i});
-    if (buffer.size() == capacity) {
+    if (has_bar && !any(load_lanes(row + first, lanes) > splat(bar))) return;
+    for (int64_t i = first; i < first + lanes; ++i) {
+      const float key = order_key(row[i]);
+      if (has_bar && !(key > bar)) continue;
+      buffer.push_back({key, i});
+      if (buffer.size() < capacity) continue;
       std::nth_element(buffer.begin(), buffer.begin() + num_top - 1, buffer.end());
       buffer.resize(num_top);
       bar = buffer.back().key;
       has_bar = true;
     }
-  }
+  });
   std::partial_sort(buffer.begin(), buffer.begin() + num_top, buffer.end());
   buffer.resize(num_top);
   return buffer;

@@ -89,6 +89,11 @@ inline void store(float* p, vf v) { std::memcpy(p, &v, sizeof(v)); }
 
 // Rounds to nearest even, as torch does; a NaN stays a NaN.
 inline void store(bf16* p, vf v) {
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+  const __m256bh narrow = _mm512_cvtneps_pbh((__m512)v);
+  std::memcpy(p, &narrow, sizeof(narrow));
+  return;
+#endif
   vu bits = (vu)v;
   vu rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
   vi is_nan = v != v;
@@ -156,6 +161,13 @@ template <>
 inline vf round_to<float>(vf v) {
   return v;
 }
+#if defined(__AVX512BF16__) && defined(__AVX512F__)
+template <>
+inline vf round_to<bf16>(vf v) {
+  // Without the way through memory.
+  return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32((__m256i)_mm512_cvtneps_pbh((__m512)v)), 16);
+}
+#endif
 
 // Calls body(offset, count) over [0, n): count is kLanes, except for what is left at the end.
 template <typename Body>
