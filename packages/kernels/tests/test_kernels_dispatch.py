@@ -29,6 +29,12 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         assert getattr(kernels, name) is not None
 
 
+def test_a_device_without_a_fast_path_says_so() -> None:
+    assert not kernels.prepare_device(torch.device("meta"))
+    has_kernel = kernels.prepare_device(torch.device("cpu"))
+    assert torch._C._dispatch_has_kernel_for_dispatch_key("pagoda::rms_norm", "CPU") is has_kernel
+
+
 def _attention_arguments() -> tuple[object, ...]:
     cache = torch.randn(2, 4, 2, 4, 8)
     starts, lens = torch.tensor([0, 1, 4]).int(), torch.tensor([6, 3]).int()

@@ -60,15 +60,25 @@ def test_two_processes_build_one_private_library(built_home: Path) -> None:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
-@pytest.mark.parametrize("damage", ["truncated", "stamp lost"])
-def test_a_broken_library_is_built_anew(built_home: Path, damage: str) -> None:
+def test_a_broken_library_is_built_anew(built_home: Path) -> None:
     (library,) = built_home.rglob("*.so")
-    if damage == "truncated":
-        library.write_bytes(library.read_bytes()[:10_000])
-    else:
-        library.with_name("pagoda_cpu.so.sha256").unlink()
+    library.write_bytes(library.read_bytes()[:10_000])
     assert _finish(_start(built_home))[0] == ["8.0", "True"]
     assert code_folder.read_verified(library)
+
+
+def test_a_file_counts_only_with_its_own_checksum(tmp_path: Path) -> None:
+    path = tmp_path / "code.so"
+    assert not code_folder.read_verified(path)
+    (tmp_path / "new").write_bytes(b"machine code")
+    code_folder.store_verified(tmp_path / "new", path)
+    assert code_folder.read_verified(path)
+    assert sorted(tmp_path.iterdir()) == [path, tmp_path / "code.so.sha256"]
+    path.write_bytes(b"machine c0de")
+    assert not code_folder.read_verified(path)
+    path.write_bytes(b"machine code")
+    (tmp_path / "code.so.sha256").unlink()
+    assert not code_folder.read_verified(path)
 
 
 def test_without_a_compiler_the_reference_serves_with_one_warning(tmp_path: Path) -> None:

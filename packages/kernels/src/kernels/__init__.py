@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kernels.dispatch import prepare_device as prepare_device
     from kernels.ops import apply_min_p as apply_min_p
     from kernels.ops import apply_penalties as apply_penalties
     from kernels.ops import apply_top_k_top_p as apply_top_k_top_p
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from kernels.packed_linear import pack_linear as pack_linear
 
 _HOMES = {
+    "kernels.dispatch": ("prepare_device",),
     "kernels.ops": (
         "apply_min_p",
         "apply_penalties",

@@ -78,12 +78,23 @@ def register() -> None:
         torch.library.register_fake(f"pagoda::{name}", fake, lib=_library)
 
 
+def prepare_device(device: torch.device) -> bool:
+    """Load the fast path of a device, compiling it where needed; return whether there is one.
+
+    Ops do this by themselves; a worker that calls it while it starts keeps compiling out of the first step.
+    """
+    global _is_cpu_prepared
+    register()
+    if device.type != "cpu":
+        return False
+    _is_cpu_prepared = True
+    return extension.load()
+
+
 def prepare(tensor: torch.Tensor) -> None:
     """Load the fast path of the tensor's device before its first use; a flag check afterwards."""
-    global _is_cpu_prepared
     if not _is_cpu_prepared and tensor.is_cpu:
-        extension.load()
-        _is_cpu_prepared = True
+        prepare_device(tensor.device)
 
 
 def _fakes() -> dict[str, _Implementation]:
