@@ -25,10 +25,14 @@ def body_of(path: str, **fields: Any) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def raw_request(server: RunningServer, path: str, body: dict[str, Any]) -> Iterator[socket.socket]:
+def raw_request(
+    server: RunningServer, path: str, body: dict[str, Any], *, receive_bytes: int = 65536
+) -> Iterator[socket.socket]:
     data = json.dumps(body).encode()
-    with socket.create_connection(("127.0.0.1", server.port), PATIENCE_S) as connection:
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
         connection.settimeout(PATIENCE_S)
+        connection.connect(("127.0.0.1", server.port))
         head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
         connection.sendall(head.encode() + data)
         yield connection
@@ -81,9 +85,9 @@ def test_several_prompts_end_with_their_client() -> None:
 def test_a_reader_that_does_not_read_is_dropped_and_holds_up_nobody(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "server")
     with run_server(limits={"send_timeout_s": 0.3}, max_num_seqs=9) as server:
-        body = body_of(PATHS[1], prompt=["x"] * 8, stream=True, logprobs=5)
-        with raw_request(server, PATHS[1], body) as connection:
-            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        # Far more than the buffers of both sides hold.
+        body = body_of(PATHS[1], prompt=["x"] * 8, stream=True, logprobs=20, return_token_ids=True)
+        with raw_request(server, PATHS[1], body, receive_bytes=4096):
             wait_until(lambda: server.on_loop(lambda: server.llm.num_running) > 0)
             assert server.complete().status_code == 200
             server.wait_idle()

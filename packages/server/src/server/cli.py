@@ -50,7 +50,7 @@ def run(program: str, argv: Sequence[str], body: Callable[[CommandLine], int]) -
             return EXIT_OK
         return body(line)
     except (ConfigError, CheckpointError) as error:
-        return _fail(f"{program}: {error}", EXIT_CONFIG)
+        return _fail(f"{program}: {' '.join(str(error).split())}", EXIT_CONFIG)
     except KeyboardInterrupt:
         return _fail(f"{program}: interrupted", EXIT_FAILED)
     except BrokenPipeError:
