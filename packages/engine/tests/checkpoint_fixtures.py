@@ -24,7 +24,7 @@ def smollm2_path() -> Path:
 
 @pytest.fixture(scope="session")
 def tiny_llama_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny float32 Llama with tokenizer and chat template; 8 heads, 4 key heads, 3 layers, vocabulary 512."""
+    """A tiny float32 Llama with tokenizer and chat template: 8 heads, 4 key heads, 3 layers."""
     from tiny_checkpoints import build_llama
 
     return build_llama(tmp_path_factory.mktemp("tiny_llama"))

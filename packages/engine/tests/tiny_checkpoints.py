@@ -1,8 +1,8 @@
 """Builds tiny random checkpoints as transformers saves them, each with a small tokenizer trained on the spot.
 
 Plain functions, one per family, so that any test of the workspace can ask for a variation. Every architecture
-gets the kind of tokenizer that its real models carry: byte-level BPE with a begin token for Llama, BPE with byte
-fallback for Mistral, byte-level BPE under NFC for Qwen2. Knows nothing of the engine.
+gets the kind of tokenizer that its real models carry: byte-level BPE with a begin token for Llama, BPE with
+byte fallback for Mistral, byte-level BPE under NFC for Qwen2. Knows nothing of the engine.
 """
 
 from __future__ import annotations
