@@ -7,8 +7,8 @@ failure, its root cause in the last line.
 
 from __future__ import annotations
 
-import logging
 import sys
+import traceback
 from collections.abc import Callable, Sequence
 from pathlib import PurePath
 
@@ -18,8 +18,6 @@ from engine.config.help_text import render_help
 from engine.types.errors import CheckpointError, ConfigError
 
 from server.settings import SCHEMAS
-
-logger = logging.getLogger(__name__)
 
 DEFAULT_MODEL = "smollm2"
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG = 0, 1, 2
@@ -56,7 +54,8 @@ def run(program: str, argv: Sequence[str], body: Callable[[CommandLine], int]) -
     except BrokenPipeError:
         return EXIT_FAILED
     except Exception as error:
-        logger.debug("traceback of the failure below", exc_info=True)
+        if not _is_own(error):
+            traceback.print_exc()  # nobody foresaw it: whoever repairs it needs to know where
         return _fail(f"{program}: {_root_cause(error)}", EXIT_FAILED)
 
 
@@ -101,8 +100,11 @@ def _root_cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     text = " ".join(str(error).split())
-    own = type(error).__module__.split(".")[0] in ("server", "engine")
-    return text if own and text else f"{type(error).__name__}: {text}"
+    return text if _is_own(error) and text else f"{type(error).__name__}: {text}"
+
+
+def _is_own(error: BaseException) -> bool:
+    return type(error).__module__.split(".")[0] in ("server", "engine")
 
 
 def _fail(message: str, status: int) -> int:
