@@ -1,12 +1,14 @@
 """A whole server process over a scripted core, to be signalled: `python scripted_server.py key=value ...`.
 
 Prints the port on the first line of standard output. Settings of the group `server` are taken as `key=value`;
-`step_s`, `start_error`, `prepare_error`, `never_starts` and `dies_at_token` shape the core.
+`step_s`, `start_error`, `prepare_error`, `never_starts`, `downloads_for_ever` and `dies_at_token` shape the
+core.
 """
 
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 from pathlib import Path
 
@@ -46,7 +48,14 @@ class DyingClient(ScriptedClient):
 def main(words: dict[str, str]) -> None:
     own = {
         name: words.pop(name, "")
-        for name in ("step_s", "start_error", "prepare_error", "never_starts", "dies_at_token")
+        for name in (
+            "step_s",
+            "start_error",
+            "prepare_error",
+            "never_starts",
+            "dies_at_token",
+            "downloads_for_ever",
+        )
     }
     settings = ServerConfig(**{"port": 0, **{name: float(value) for name, value in words.items()}})  # type: ignore[arg-type]
     setup("info", "server")
@@ -56,6 +65,10 @@ def main(words: dict[str, str]) -> None:
 
     def build_engine(on_progress: ProgressCallback) -> Engine:
         on_progress("fetch_model", 0.5)
+        if own["downloads_for_ever"]:
+            with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(1000)"]) as download:
+                (Path(own["downloads_for_ever"]) / "pid").write_text(str(download.pid))
+                download.wait()
         if own["prepare_error"]:
             raise CheckpointError(own["prepare_error"])
         client = DyingClient(int(own["dies_at_token"] or 0), float(own["step_s"] or 0))

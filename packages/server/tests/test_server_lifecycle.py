@@ -138,6 +138,16 @@ def test_a_signal_while_starting_stops_at_once() -> None:
         assert server.process.wait(5) == 0
 
 
+def test_a_signal_while_downloading_ends_the_download_too(tmp_path: Path) -> None:
+    with started(f"downloads_for_ever={tmp_path}", is_ready=False) as server:
+        pid_file = tmp_path / "pid"
+        wait_until(lambda: pid_file.exists() and pid_file.read_text() != "")
+        assert server.client.get("/health").json()["phase"] == "fetch_model"
+        server.signal()
+        assert server.process.wait(5) == 0
+        wait_until(lambda: not Path("/proc", pid_file.read_text()).exists(), 5)
+
+
 def test_a_dead_engine_ends_streams_turns_health_and_exits_with_its_cause() -> None:
     with started("step_s=0.01", "dies_at_token=30", "exit_delay_s=1.5") as server:
         last = Stream(server, 1900).finish()[-1]

@@ -24,6 +24,7 @@ from typing import Any
 from engine.types.errors import EngineDeadError
 from engine.types.progress import ProgressCallback
 
+from server.children import kill_children
 from server.http_server import build_http_server
 from server.listener import describe
 from server.middleware.gate import is_loopback
@@ -184,13 +185,9 @@ class Lifecycle:
         self._stop.set()
 
     def _exit_now(self) -> None:
-        """Leave without another word; the kernel ends the core process with its parent."""
+        """Leave without another word, and take the core process along."""
         logger.warning("stopped by a second signal")
-        if self._engine is not None and self._engine.info is not None:
-            pid = self._engine.info.pid
-            if pid != os.getpid():
-                with contextlib.suppress(OSError):
-                    os.kill(pid, signal.SIGKILL)
+        kill_children()
         sys.stderr.flush()
         os._exit(0)
 
@@ -219,5 +216,9 @@ async def _run_in_daemon_thread(function: Callable[[], Engine]) -> Engine:
             loop.call_soon_threadsafe(settle, value, problem)
 
     threading.Thread(target=work, name="prepare", daemon=True).start()
-    engine: Engine = await result
+    try:
+        engine: Engine = await result
+    except asyncio.CancelledError:
+        kill_children()  # a download that runs as a process of its own would outlive this one
+        raise
     return engine
