@@ -21,7 +21,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from engine.types.errors import EngineDeadError
+from engine.types.errors import ConfigError, EngineDeadError
 from engine.types.progress import ProgressCallback
 
 from server.children import kill_children
@@ -114,6 +114,8 @@ class Lifecycle:
         """Prepare and start the engine.
 
         Raises:
+            ConfigError: the configuration does not fit the checkpoint or the machine.
+            CheckpointError: the checkpoint cannot be used.
             ServerFailedError: the engine died while it started.
         """
         engine = await _run_in_daemon_thread(lambda: self._build_engine(self._state.report_progress))
@@ -122,6 +124,8 @@ class Lifecycle:
             await engine.start(self._state.report_progress)
         except EngineDeadError as error:
             self._state.status = ServerStatus.DEAD
+            if error.is_configuration:
+                raise ConfigError(str(error)) from None
             raise ServerFailedError(f"the engine did not start: {error}") from None
         self._state.set_ready(engine)
         assert engine.info is not None

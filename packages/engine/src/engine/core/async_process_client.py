@@ -12,7 +12,7 @@ import zmq.asyncio
 
 from engine.config.engine_config import EngineConfig
 from engine.core import transport
-from engine.core.client_base import CALL_TIMEOUT_S, LAST_WORDS_S, SHUTDOWN_S, AsyncCoreClient
+from engine.core.client_base import CALL_TIMEOUT_S, LAST_WORDS_S, SHUTDOWN_S, AsyncCoreClient, build_death
 from engine.core.supervisor import TERMINATE_S, CoreProcess, build_setup
 from engine.core.transport import SocketFolder, bind_sockets, encode_requests, unwrap_result
 from engine.types.errors import EngineDeadError, QueueFullError
@@ -49,7 +49,7 @@ class AsyncProcessClient(AsyncCoreClient):
         self._process: CoreProcess | None = None
         self._reader: asyncio.Task[None] | None = None
         self._on_progress: ProgressCallback | None = None
-        self._last_words: str | None = None
+        self._last_words: EngineDead | None = None
         self._death: EngineDeadError | None = None
         self._info: EngineInfo | None = None
         self._calls: dict[int, asyncio.Future[UtilityResult]] = {}
@@ -179,20 +179,19 @@ class AsyncProcessClient(AsyncCoreClient):
             case EngineReady(info=info):
                 if not self._ready.done():
                     self._ready.set_result(info)
-            case EngineDead(message=text):
-                self._last_words = text
+            case EngineDead():
+                self._last_words = message
 
     async def _die(self) -> None:
         """Release everybody who waits, with the reason."""
         assert self._process is not None
         if self._is_stopping:
-            cause = _STOPPED
+            self._death = EngineDeadError(_STOPPED)
         elif self._last_words is not None:
-            cause = self._last_words
+            self._death = build_death(self._last_words)
         else:
             # Joins the thread that reads the child's output, hence off the loop.
-            cause = await asyncio.to_thread(self._process.describe_exit)
-        self._death = EngineDeadError(cause)
+            self._death = EngineDeadError(await asyncio.to_thread(self._process.describe_exit))
         if not self._ready.done():
             self._ready.set_exception(self._death)
         for answer in self._calls.values():

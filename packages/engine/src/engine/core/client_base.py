@@ -10,16 +10,21 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 from engine.config.engine_config import EngineConfig
-from engine.types.errors import ConfigError
+from engine.types.errors import ConfigError, EngineDeadError
 from engine.types.info import EngineInfo
 from engine.types.progress import ProgressCallback
-from engine.types.wire import EngineCoreOutputs, EngineCoreRequest
+from engine.types.wire import EngineCoreOutputs, EngineCoreRequest, EngineDead
 
 SHUTDOWN_S = 10.0
 """From the Shutdown message to SIGTERM: a step that runs may end."""
 CALL_TIMEOUT_S = 60.0
 LAST_WORDS_S = 0.3
 """How long a dead core's last messages may still be on their way through the socket."""
+
+
+def build_death(last_words: EngineDead) -> EngineDeadError:
+    """Return the error that a core's last words stand for."""
+    return EngineDeadError(last_words.message, is_configuration=last_words.is_configuration)
 
 
 class CoreClient(ABC):

@@ -31,7 +31,7 @@ from engine.core.engine_core import EngineCore, StepInFlight
 from engine.core.transport import CoreSetup, MessageTooLargeError
 from engine.observability import logging as log_setup
 from engine.platforms.threads import configure_threads
-from engine.types.errors import InvalidRequestError
+from engine.types.errors import CheckpointError, ConfigError, EngineError, InvalidRequestError
 from engine.types.runner_output import ModelRunnerOutput
 from engine.types.wire import (
     AbortRequests,
@@ -108,8 +108,11 @@ class CoreServer:
             return EXIT_TERMINATED
         except Exception as error:
             self._is_closing = True
-            logger.exception("the engine core failed")
-            self._send(EngineDead(_describe(error)))
+            is_configuration = isinstance(error, ConfigError | CheckpointError)
+            # What the operator can fix is told where it was asked for, not here, and needs no traceback.
+            if not is_configuration:
+                logger.exception("the engine core failed")
+            self._send(EngineDead(_describe(error), is_configuration))
             return EXIT_FAILED
         finally:
             self._is_closing = True
@@ -290,8 +293,10 @@ def _watch_parent(parent_pid: int) -> None:
 
 
 def _describe(error: BaseException) -> str:
-    """Return an error as one line."""
+    """Return an error as one line; ours say by themselves what they are."""
     text = " ".join(str(error).split())
+    if text and isinstance(error, EngineError):
+        return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 

@@ -13,7 +13,14 @@ import zmq
 
 from engine.config.engine_config import EngineConfig
 from engine.core import transport
-from engine.core.client_base import CALL_TIMEOUT_S, LAST_WORDS_S, SHUTDOWN_S, AsyncCoreClient, CoreClient
+from engine.core.client_base import (
+    CALL_TIMEOUT_S,
+    LAST_WORDS_S,
+    SHUTDOWN_S,
+    AsyncCoreClient,
+    CoreClient,
+    build_death,
+)
 from engine.core.supervisor import TERMINATE_S, CoreProcess, build_setup
 from engine.core.transport import SocketFolder, bind_sockets, encode_requests, unwrap_result
 from engine.types.errors import EngineDeadError
@@ -43,7 +50,7 @@ class ProcessClient(CoreClient):
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._process: CoreProcess | None = None
         self._exit_fd = -1
-        self._last_words: str | None = None
+        self._last_words: EngineDead | None = None
         self._outputs: deque[EngineCoreOutputs] = deque()
         self._results: dict[int, UtilityResult] = {}
         self._call_ids = itertools.count(1)
@@ -149,7 +156,7 @@ class ProcessClient(CoreClient):
         if self._is_stopped or self._process is None:
             raise EngineDeadError(_STOPPED)
         if self._last_words is not None:
-            raise EngineDeadError(self._last_words)
+            raise build_death(self._last_words)
         poller = zmq.Poller()
         poller.register(self._from_core, zmq.POLLIN)
         poller.register(self._exit_fd, zmq.POLLIN)
@@ -167,20 +174,22 @@ class ProcessClient(CoreClient):
                 self._results[message.call_id] = message
             case EngineReady(info=info):
                 self._info = info
-            case EngineDead(message=text):
+            case EngineDead():
                 # Its last word, whatever keeps the process from ending.
-                self._last_words = text
-                raise EngineDeadError(text)
+                self._last_words = message
+                raise build_death(message)
         return message
 
     def _check_alive(self) -> None:
         if self._process is None or self._is_stopped:
             raise EngineDeadError(_STOPPED)
         if self._last_words is not None:
-            raise EngineDeadError(self._last_words)
+            raise build_death(self._last_words)
         if self._process.has_exited.is_set():
             self._read_last_words()
-            raise EngineDeadError(self._last_words or self._process.describe_exit())
+            if self._last_words is not None:
+                raise build_death(self._last_words)
+            raise EngineDeadError(self._process.describe_exit())
 
     def _read_last_words(self) -> None:
         """Take in what a dead core said, so that a caller who only sends learns the cause too."""

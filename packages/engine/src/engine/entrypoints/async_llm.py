@@ -141,7 +141,7 @@ class AsyncLLM:
             EngineDeadError: it is not, or has not been started.
         """
         if self.dead_error is not None:
-            raise EngineDeadError(str(self.dead_error))
+            raise _copy(self.dead_error)
         if self._inputs is None:
             raise EngineDeadError("the engine has not started yet.")
 
@@ -188,7 +188,7 @@ class AsyncLLM:
                     stream.is_over = output.is_finished
                     yield output
                 elif self.dead_error is not None:
-                    raise EngineDeadError(str(self.dead_error))
+                    raise _copy(self.dead_error)
                 else:
                     await stream.wakeup.wait()
                     stream.wakeup.clear()
@@ -366,6 +366,11 @@ class AsyncLLM:
                 observer.on_request_finished(record)
             except Exception:  # as above
                 logger.exception("an observer failed on a finished request")
+
+
+def _copy(error: EngineDeadError) -> EngineDeadError:
+    """The same for another reader; one exception raised in many tasks would gather their tracebacks."""
+    return EngineDeadError(str(error), is_configuration=error.is_configuration)
 
 
 class _Stream:

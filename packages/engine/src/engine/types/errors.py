@@ -53,7 +53,15 @@ class QueueFullError(EngineError):
 
 
 class EngineDeadError(EngineError):
-    """The engine core is gone; nothing more will be answered by it."""
+    """The engine core is gone; nothing more will be answered by it.
+
+    Attributes:
+        is_configuration: the cause is something that the operator can fix: a setting or a checkpoint.
+    """
+
+    def __init__(self, message: str, *, is_configuration: bool = False) -> None:
+        super().__init__(message)
+        self.is_configuration = is_configuration
 
 
 class EngineDrainingError(EngineError):

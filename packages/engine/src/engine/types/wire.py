@@ -138,6 +138,8 @@ class EngineDead(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     """The core's last word: the root cause in one line."""
 
     message: str
+    is_configuration: bool = False
+    """Something that the operator can fix: a setting or a checkpoint."""
 
 
 class UtilityResult(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, tag="result"):
