@@ -1,4 +1,4 @@
-"""`python -m server` as a user starts it: a process on a free port, watched, stopped, checked for leftovers."""
+"""`python -m server` as users start it: a process on a free port, watched and checked for leftovers."""
 
 from __future__ import annotations
 

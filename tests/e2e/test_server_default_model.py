@@ -45,7 +45,7 @@ async def open_client(server: ServerProcess) -> AsyncIterator[openai.AsyncOpenAI
         yield opened
 
 
-async def read_text(client: openai.AsyncOpenAI, prompt: str, max_tokens: int = 24) -> str:
+async def read_text(client: openai.AsyncOpenAI, prompt: str, max_tokens: int = 16) -> str:
     stream = await client.completions.create(
         model=MODEL, prompt=prompt, max_tokens=max_tokens, temperature=0, stream=True
     )
@@ -116,17 +116,30 @@ def test_repeated_prompts_are_read_from_the_prefix_cache(server: ServerProcess) 
     assert salted["prompt_tokens_details"]["cached_tokens"] == 0
 
 
-def test_64_streams_each_equal_their_lone_run(server: ServerProcess) -> None:
+@pytest.fixture(scope="module")
+def lone_texts(server: ServerProcess) -> list[str]:
+    """What each prompt gives while nothing else runs."""
+
+    async def run() -> list[str]:
+        async with open_client(server) as client:
+            return [await read_text(client, prompt) for prompt in PROMPTS]
+
+    return asyncio.run(run())
+
+
+def test_64_streams_each_equal_their_lone_run(server: ServerProcess, lone_texts: list[str]) -> None:
     async def run() -> None:
         async with open_client(server) as client:
-            lone = [await read_text(client, prompt) for prompt in PROMPTS]
-            assert await asyncio.gather(*[read_text(client, prompt) for prompt in PROMPTS]) == lone
+            together = await asyncio.gather(*[read_text(client, prompt) for prompt in PROMPTS])
+        assert together == lone_texts
 
     asyncio.run(run())
     server.wait_idle()
 
 
-def test_half_of_64_streams_cut_off_leave_no_block_and_the_others_whole(server: ServerProcess) -> None:
+def test_half_of_64_streams_cut_off_leave_no_block_and_the_others_whole(
+    server: ServerProcess, lone_texts: list[str]
+) -> None:
     async def cut_off(client: openai.AsyncOpenAI, prompt: str, num_chunks: int) -> None:
         stream = await client.completions.create(
             model=MODEL, prompt=prompt, max_tokens=800, stream=True, extra_body={"ignore_eos": True}
@@ -139,11 +152,10 @@ def test_half_of_64_streams_cut_off_leave_no_block_and_the_others_whole(server: 
 
     async def run() -> None:
         async with open_client(server) as client:
-            lone = [await read_text(client, prompt) for prompt in PROMPTS[1::2]]
             cut = [cut_off(client, prompt, i % 5) for i, prompt in enumerate(PROMPTS[::2])]
             whole = [read_text(client, prompt) for prompt in PROMPTS[1::2]]
             _, texts = await asyncio.gather(asyncio.gather(*cut), asyncio.gather(*whole))
-            assert texts == lone
+        assert texts == lone_texts[1::2]
 
     asyncio.run(run())
     server.wait_idle()
