@@ -107,6 +107,34 @@ def test_tokenize_counts_what_a_prompt_costs(server: ServerProcess) -> None:
     assert "What is the capital of France?" in text
 
 
+def test_tokenizing_at_once_with_other_settings_mixes_nothing_up(server: ServerProcess) -> None:
+    text = "One two three four five six seven eight nine ten. "
+
+    async def run() -> None:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(base_url=server.url, timeout=PATIENCE_S, limits=limits) as client:
+            counted = (await client.post("/tokenize", json={"prompt": text})).json()["tokens"]
+
+            async def check(i: int) -> None:
+                if i % 2:
+                    answer = await client.post("/tokenize", json={"prompt": text})
+                    assert answer.json()["tokens"] == counted
+                    return
+                keep = 1 + i % 9
+                body = {
+                    "prompt": text,
+                    "max_tokens": 1,
+                    "truncate_prompt_tokens": keep,
+                    "return_token_ids": True,
+                }
+                answer = await client.post("/v1/completions", json=body)
+                assert answer.json()["choices"][0]["prompt_token_ids"] == counted[-keep:]
+
+            await asyncio.gather(*[check(i) for i in range(64)])
+
+    asyncio.run(run())
+
+
 def test_repeated_prompts_are_read_from_the_prefix_cache(server: ServerProcess) -> None:
     body = {"prompt": "A long enough prompt to fill some blocks of the cache. " * 8, "max_tokens": 1}
     for _ in range(2):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -171,3 +173,25 @@ def test_two_requests_that_do_not_fit_together_preempt_and_say_the_same(tiny_lla
             assert list(pool.map(text_of, bodies)) == lone
         assert server.get_metric("pagoda_num_preemptions_total") > 0
         server.wait_idle()
+
+
+def test_explain_says_who_set_a_value_and_why(tiny_llama_dir: Path) -> None:
+    command = [sys.executable, "-m", "server.explain", *overrides(tiny_llama_dir)]
+    result = subprocess.run(
+        [*command, "loader", "model.dtype", "cache.num_blocks"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+    )
+    assert result.returncode == 0, result.stderr
+    rows = [line.split(" | ") for line in result.stdout.splitlines()]
+    assert [row[0] for row in rows] == ["loader", "model.dtype", "cache.num_blocks"]
+    assert rows[0][1:3] == ["safetensors", "default"]
+    assert "auto -> safetensors" in rows[0][3]
+    assert rows[1][1:3] == ["float32", "command line"]
+    assert rows[2][1:3] == ["256", "command line"]
+    mistake = subprocess.run(
+        [*command, "cache.num_bloks"], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert mistake.returncode == 2
+    assert "cache.num_blocks" in mistake.stderr
