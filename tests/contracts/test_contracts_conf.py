@@ -6,7 +6,6 @@ import importlib.util
 import inspect
 import re
 import shlex
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -185,19 +184,3 @@ def test_every_setting_is_read_by_somebody() -> None:
     code = "\n".join(path.read_text(encoding="utf-8") for path in sources)
     names = [(group, name) for group, schema in SETTINGS.items() for name in field_types(schema)]
     assert [f"{group}.{name}" for group, name in names if not re.search(rf"\.{name}\b", code)] == []
-
-
-def test_every_dependency_is_pinned() -> None:
-    pinned = set(
-        re.findall(r"^([a-z0-9-]+)==", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
-    )
-    manifests = [ROOT / "pyproject.toml", *ROOT.glob("packages/*/pyproject.toml")]
-    wanted: set[str] = set()
-    for manifest in manifests:
-        tables = tomllib.loads(manifest.read_text(encoding="utf-8"))
-        lists = [
-            tables.get("project", {}).get("dependencies", []),
-            *tables.get("dependency-groups", {}).values(),
-        ]
-        wanted |= {re.split(r"[^A-Za-z0-9-]", entry)[0].lower() for entries in lists for entry in entries}
-    assert {name for name in wanted if not name.startswith("pagoda-")} - pinned == set()
