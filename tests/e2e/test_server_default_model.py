@@ -38,9 +38,8 @@ def client(server: ServerProcess) -> Iterator[openai.OpenAI]:
 
 @asynccontextmanager
 async def open_client(server: ServerProcess) -> AsyncIterator[openai.AsyncOpenAI]:
-    http = httpx.AsyncClient(limits=httpx.Limits(max_connections=None), timeout=PATIENCE_S)
     async with openai.AsyncOpenAI(
-        base_url=f"{server.url}/v1", api_key="none", http_client=http, max_retries=0
+        base_url=f"{server.url}/v1", api_key="none", timeout=PATIENCE_S, max_retries=0
     ) as opened:
         yield opened
 
