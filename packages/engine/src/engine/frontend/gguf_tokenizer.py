@@ -20,8 +20,8 @@ from engine.config.gguf_file import GgufFile
 from engine.frontend.token_bytes import SPACE_MARK, get_byte_alphabet
 from engine.types.errors import CheckpointError
 
-_CONTROL, _USER_DEFINED = 3, 4
-"""Token types: special tokens, and tokens that are matched whole but are ordinary text."""
+_NORMAL, _CONTROL, _USER_DEFINED = 1, 3, 4
+"""Token types: pieces of text, special tokens, and text that is matched whole before anything is cut."""
 
 _CONTRACTIONS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _WORDS_AND_SPACES = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -71,7 +71,7 @@ def build_from_gguf(file: GgufFile) -> GgufVocabulary:
     """
     kind = file.metadata.get("tokenizer.ggml.model")
     tokens = file.get_strings("tokenizer.ggml.tokens")
-    types = [int(value) for value in file.get_numbers("tokenizer.ggml.token_type")] or [1] * len(tokens)
+    types = file.get_numbers("tokenizer.ggml.token_type").tolist() or [_NORMAL] * len(tokens)
     if len(types) != len(tokens):
         raise _error(file, f"has {len(tokens)} tokens but {len(types)} token types")
     if kind == "gpt2":
@@ -224,20 +224,14 @@ def _add_post_processor(
     # Older files have no flag; a SentencePiece vocabulary gets its begin token then.
     adds_bos = bool(file.metadata.get("tokenizer.ggml.add_bos_token", is_sentence_piece))
     adds_eos = bool(file.metadata.get("tokenizer.ggml.add_eos_token", False))
-    add_begin_and_end(
-        backend,
-        bos=tokens[named["bos"]] if adds_bos and named["bos"] is not None else None,
-        eos=tokens[named["eos"]] if adds_eos and named["eos"] is not None else None,
-    )
-
-
-def add_begin_and_end(backend: Backend, *, bos: str | None, eos: str | None) -> None:
-    """Let a tokenizer put these tokens around a text when special tokens are asked for."""
-    names = [name for name in (bos, eos) if name is not None]
-    single = [*([f"{bos}:0"] if bos is not None else []), "$A:0", *([f"{eos}:0"] if eos is not None else [])]
-    ids = [(name, backend.token_to_id(name)) for name in dict.fromkeys(names)]
+    bos = named["bos"] if adds_bos else None
+    eos = named["eos"] if adds_eos else None
+    single = [f"{tokens[bos]}:0"] if bos is not None else []
+    single += ["$A:0"]
+    single += [f"{tokens[eos]}:0"] if eos is not None else []
+    ids = {tokens[token_id]: token_id for token_id in (bos, eos) if token_id is not None}
     backend.post_processor = processors.TemplateProcessing(
-        single=single, pair=[*single, "$B:1"], special_tokens=ids
+        single=single, pair=[*single, "$B:1"], special_tokens=list(ids.items())
     )
 
 

@@ -18,7 +18,7 @@ from tokenizers import Tokenizer as Backend
 from engine.config.checkpoint import read_chat_template, read_json
 from engine.config.engine_config import EngineConfig
 from engine.config.gguf_file import GgufFile
-from engine.frontend.gguf_tokenizer import add_begin_and_end, build_from_gguf
+from engine.frontend.gguf_tokenizer import build_from_gguf
 from engine.frontend.token_bytes import choose_piece_to_bytes
 from engine.types.errors import CheckpointError
 
@@ -150,14 +150,14 @@ def read_tokenizer(path: Path) -> Tokenizer:
         backend = Backend.from_file(str(file))
     except Exception as error:  # the library raises its base class for whatever is wrong with a file
         raise CheckpointError(f"{file} is no tokenizer that can be read: {error}.") from error
-    # Files of embedding models say how to pad and cut a batch; a prompt is taken as it is.
+    # Files of embedding models say how to pad and cut a batch; a prompt is taken as it is. What the file puts
+    # around a text stays: beside a tokenizer.json, flags such as add_bos_token are not looked at.
     backend.no_truncation()
     backend.no_padding()
     config_file = file.parent / TOKENIZER_CONFIG_FILE
     settings = read_json(config_file) if config_file.is_file() else {}
     named = {name: _content(settings.get(name)) for name in NAMED_TOKENS}
     _add_configured_tokens(backend, settings, named)
-    _apply_flags(backend, settings, named)
     return Tokenizer(backend, named=named, chat_template=read_chat_template(file.parent))
 
 
@@ -208,15 +208,3 @@ def _add_configured_tokens(
             if backend.token_to_id(token) is not None
         ]
     )
-
-
-def _apply_flags(backend: Backend, settings: Mapping[str, Any], named: Mapping[str, str | None]) -> None:
-    """Follow `add_bos_token` and `add_eos_token` where the configuration states them."""
-    flags = {name: settings.get(f"add_{name}") for name in ("bos_token", "eos_token")}
-    if all(flag is None for flag in flags.values()):
-        return
-    wanted = {name: named[name] if flag else None for name, flag in flags.items()}
-    found = {
-        name: token for name, token in wanted.items() if token and backend.token_to_id(token) is not None
-    }
-    add_begin_and_end(backend, bos=found.get("bos_token"), eos=found.get("eos_token"))
