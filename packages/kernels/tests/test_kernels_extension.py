@@ -48,6 +48,7 @@ def built_home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return home
 
 
+@pytest.mark.slow
 def test_two_processes_build_one_private_library(built_home: Path) -> None:
     libraries = list(built_home.rglob("*.so"))
     assert len(libraries) == 1
@@ -60,6 +61,7 @@ def test_two_processes_build_one_private_library(built_home: Path) -> None:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+@pytest.mark.slow
 def test_a_broken_library_is_built_anew(built_home: Path) -> None:
     (library,) = built_home.rglob("*.so")
     library.write_bytes(library.read_bytes()[:10_000])
