@@ -9,6 +9,8 @@ from __future__ import annotations
 import gc
 from typing import TypeVar
 
+import kernels
+
 from engine.attention.layer import Attention
 from engine.config.component import build, load_target
 from engine.config.engine_config import EngineConfig
@@ -43,9 +45,11 @@ class Worker:
         self._runner: ModelRunner | None = None
 
     def init_device(self) -> None:
-        """Take the device and join the process groups."""
+        """Take the device, load its kernels and join the process groups."""
         self._platform = build(self._config.platform, self._config.platform_info)
         self._platform.activate(self._local_rank)
+        # Compiling them takes seconds where no library is cached: a part of start-up, not of the first step.
+        kernels.prepare_device(self._platform.device(self._local_rank))
         init_groups(self._config.parallel, self._rank, backend=self._platform.collective_backend)
 
     def load_model(self, on_progress: ProgressCallback) -> None:
