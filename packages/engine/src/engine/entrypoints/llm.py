@@ -59,10 +59,11 @@ class LLM:
 
     def __init__(self, model: str, *, overrides: Sequence[str] = (), progress: bool = True) -> None:
         composition = compose([f"+model={quote(model)}", *overrides], architecture_of=architecture_of)
+        # Before the bar of start-up: a download draws its own, and two would overwrite each other.
+        config = prepare(composition, entrypoint="offline")
+        for warning in config.warnings:
+            logger.warning("%s", warning)
         with StartupProgress(is_shown=progress) as bar:
-            config = prepare(composition, entrypoint="offline", on_progress=bar.report)
-            for warning in config.warnings:
-                logger.warning("%s", warning)
             self._open(config, build_client(config), load_tokenizer(config), bar)
 
     @classmethod
