@@ -16,6 +16,7 @@ from engine.config.catalog import Catalog, find_conf_dir
 from engine.config.component import load_target
 from engine.config.compose import ENGINE_COMPONENTS, ENGINE_SCHEMAS, compose
 from engine.config.interpolation import referenced_key
+from engine.config.model import ModelConfig
 from engine.config.reference import render_reference
 from engine.config.schema import default_values, field_sentences, field_types
 from server.settings import SCHEMAS
@@ -43,7 +44,7 @@ RUNTIME_PARAMETERS = {
 }
 
 
-def architecture_of(location: str) -> str:
+def architecture_of(source: ModelConfig) -> str:
     return "LlamaForCausalLM"
 
 

@@ -9,6 +9,7 @@ from config_fakes import write_conf
 from engine.config.argv import expand_sweep, names_model, parse_argv, quote, rewrite
 from engine.config.catalog import Catalog
 from engine.config.compose import ENGINE_SCHEMAS
+from engine.config.model import ModelConfig
 from engine.types.errors import ConfigError
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given
@@ -44,9 +45,32 @@ def test_location_becomes_family_and_path(catalog: Catalog, location: str, quote
     assert rewritten(catalog, f"+model={location}") == ["+model=llama", f"++model.path={quoted}"]
 
 
+def test_what_pins_a_source_holds_for_its_first_read(catalog: Catalog) -> None:
+    asked: list[ModelConfig] = []
+
+    def architecture_of(source: ModelConfig) -> str:
+        asked.append(source)
+        return "LlamaForCausalLM"
+
+    typed = ["+model=org/name", "model.revision=0123", f"model.sha256='{'a' * 64}'", "++model.file=x.gguf"]
+    rewrite(typed, catalog, schemas=ENGINE_SCHEMAS, architecture_of=architecture_of)
+    rewrite(
+        ["model.revision=null", "+model=org/name"],
+        catalog,
+        schemas=ENGINE_SCHEMAS,
+        architecture_of=architecture_of,
+    )
+    assert asked == [
+        ModelConfig(path="org/name", revision="0123", sha256="a" * 64, file="x.gguf"),
+        ModelConfig(path="org/name"),
+    ]
+    with pytest.raises(ConfigError, match=r"model\.sha256"):
+        rewritten(catalog, "+model=org/name", "model.sha256=short")
+
+
 def test_option_of_that_name_never_asks_for_an_architecture(catalog: Catalog) -> None:
-    def refuse(location: str) -> str:
-        raise AssertionError(location)
+    def refuse(source: ModelConfig) -> str:
+        raise AssertionError(source)
 
     assert rewrite(["+model=small"], catalog, schemas=ENGINE_SCHEMAS, architecture_of=refuse) == [
         "+model=small"
@@ -195,10 +219,10 @@ def test_a_model_is_noticed_in_every_spelling() -> None:
 
 @pytest.mark.parametrize("location", ["/a,b", "/it's", "C:\\models\\", "/a 'b' \\'c\\'"])
 def test_quoted_location_is_taken_as_it_is(catalog: Catalog, location: str) -> None:
-    asked: list[str] = []
+    asked: list[str | None] = []
 
-    def architecture_of(path: str) -> str:
-        asked.append(path)
+    def architecture_of(source: ModelConfig) -> str:
+        asked.append(source.path)
         return "LlamaForCausalLM"
 
     typed = f"+model={quote(f'./{location}')}"

@@ -14,6 +14,7 @@ import pytest
 from config_fakes import write_conf
 from engine.config.compose import Composition, compose, render_config
 from engine.config.engine_config import decode_config, encode_config
+from engine.config.model import ModelConfig
 from engine.types.errors import ConfigError
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
@@ -59,10 +60,10 @@ def test_chosen_option_is_its_own_setter() -> None:
 
 
 def test_location_names_the_family_and_stands_as_the_path() -> None:
-    asked: list[str] = []
+    asked: list[str | None] = []
 
-    def architecture_of(location: str) -> str:
-        asked.append(location)
+    def architecture_of(source: ModelConfig) -> str:
+        asked.append(source.path)
         return "Qwen2ForCausalLM"
 
     composition = compose(["+model=/data/My Model (1)"], architecture_of=architecture_of)

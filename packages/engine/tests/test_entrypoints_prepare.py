@@ -9,6 +9,7 @@ import pytest
 from engine import LLM, CheckpointError, ConfigError, InvalidRequestError, SamplingParams
 from engine.config.compose import compose
 from engine.config.engine_config import EngineConfig
+from engine.config.model import ModelConfig
 from engine.entrypoints.prepare import architecture_of, prepare
 
 
@@ -25,7 +26,7 @@ def prepared(folder: Path, entrypoint: str, *overrides: str) -> EngineConfig:
 
 
 def test_a_folder_becomes_a_configuration_for_either_entry_point(tiny_llama_dir: Path) -> None:
-    assert architecture_of(str(tiny_llama_dir)) == "LlamaForCausalLM"
+    assert architecture_of(ModelConfig(path=str(tiny_llama_dir))) == "LlamaForCausalLM"
     offline = prepared(tiny_llama_dir, "offline")
     served = prepared(tiny_llama_dir, "async")
     for config in (offline, served):

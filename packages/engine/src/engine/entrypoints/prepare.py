@@ -42,10 +42,13 @@ def prepare(
     return resolve(composition, facts, detect(), entrypoint=entrypoint)
 
 
-def architecture_of(source: str) -> str | None:
-    """Return the architecture of a local checkpoint or hub id; of a hub id only `config.json` is fetched.
+def architecture_of(source: ModelConfig) -> str | None:
+    """Return the architecture of a checkpoint; of a hub id only `config.json` is fetched.
+
+    Args:
+        source: `path`, and what pins it.
 
     Raises:
         CheckpointError: there is no such checkpoint, or it does not say its architecture.
     """
-    return architecture_of_path(fetch(ModelConfig(path=source), None, config_only=True))
+    return architecture_of_path(fetch(source, None, config_only=True))
