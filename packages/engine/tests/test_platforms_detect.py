@@ -250,16 +250,15 @@ def platform_info(kind: str, num_cpus: int) -> PlatformInfo:
 
 def test_thread_variables_follow_role_and_machine() -> None:
     environment: dict[str, str] = {}
-    configure_threads(platform_info("cpu", 12), role="engine", environment=environment)
+    configure_threads(platform_info("cpu", 12), role="alone", environment=environment)
     assert environment["OMP_NUM_THREADS"] == environment["MKL_NUM_THREADS"] == "12"
     assert 0 < int(environment["GOMP_SPINCOUNT"]) < 300_000
-    assert choose_num_threads(platform_info("cuda", 12), "engine") == 4
-    assert choose_num_threads(platform_info("cpu", 12), "frontend") == 1
+    assert choose_num_threads(platform_info("cuda", 12)) == 4
 
 
 def test_what_the_user_set_stays() -> None:
     environment = {"OMP_NUM_THREADS": "3", "GOMP_SPINCOUNT": "7"}
-    configure_threads(platform_info("cpu", 12), role="engine", environment=environment)
+    configure_threads(platform_info("cpu", 12), role="alone", environment=environment)
     assert environment["OMP_NUM_THREADS"] == "3"
     assert environment["GOMP_SPINCOUNT"] == "7"
 
@@ -278,7 +277,7 @@ def test_thread_variables_reach_torch_in_a_fresh_process() -> None:
         "from engine.platforms.threads import configure_threads;"
         "from engine.types.info import PlatformInfo;"
         "info = PlatformInfo(kind='cpu', devices=[], num_cpus=1, host_memory_bytes=1);"
-        "configure_threads(info, role='engine');"
+        "configure_threads(info, role='alone');"
         "import torch, sys; sys.exit(torch.get_num_threads() != 1)"
     )
     variables = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")

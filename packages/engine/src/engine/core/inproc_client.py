@@ -26,7 +26,7 @@ class InprocClient(CoreClient):
     def start(self, on_progress: ProgressCallback | None = None) -> EngineInfo:
         if self.config.platform_info is not None:
             # No effect on numeric libraries that the caller has loaded already.
-            configure_threads(self.config.platform_info, role="engine")
+            configure_threads(self.config.platform_info, role="alone")
         core = EngineCore(self.config, on_progress, plugin_packages=self.plugin_packages)
         try:
             info = core.start()

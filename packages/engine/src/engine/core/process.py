@@ -267,7 +267,7 @@ def main() -> int:
     log_setup.setup(setup.config.observability.log_level, "core")
     if setup.config.platform_info is not None:
         # Before anything imports torch: OpenMP reads its environment once.
-        configure_threads(setup.config.platform_info, role="engine")
+        configure_threads(setup.config.platform_info, role="beside_frontend")
     server = CoreServer(setup)
     signal.signal(signal.SIGTERM, server.handle_sigterm)
     return server.run()

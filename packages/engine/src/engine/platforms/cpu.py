@@ -23,7 +23,7 @@ class CpuPlatform(Platform):
     def activate(self, local_rank: int) -> None:
         # Matters only where torch was imported before the thread variables were set (a notebook, a test).
         wanted = os.environ.get("OMP_NUM_THREADS", "")
-        num_threads = int(wanted) if wanted.isdigit() else choose_num_threads(self.info, "engine")
+        num_threads = int(wanted) if wanted.isdigit() else choose_num_threads(self.info)
         if torch.get_num_threads() != num_threads:
             torch.set_num_threads(num_threads)
 
