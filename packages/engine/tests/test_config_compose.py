@@ -10,10 +10,11 @@ import threading
 from dataclasses import FrozenInstanceError, dataclass
 from pathlib import Path
 
+import msgspec
 import pytest
 from config_fakes import write_conf
 from engine.config.compose import Composition, compose, render_config
-from engine.config.engine_config import decode_config, encode_config
+from engine.config.engine_config import EngineConfig
 from engine.config.model import ModelConfig
 from engine.types.errors import ConfigError
 from hydra import compose as hydra_compose
@@ -197,7 +198,7 @@ def test_threads_may_compose_at_once() -> None:
 
 def test_configuration_is_frozen_and_crosses_processes() -> None:
     engine = compose(["+model=smollm2"]).engine
-    assert decode_config(encode_config(engine)) == engine
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(engine), type=EngineConfig) == engine
     with pytest.raises(FrozenInstanceError):
         engine.cache.block_size = 4  # type: ignore[misc]
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from engine.layers.rotary import RotaryEmbedding, get_rope, read_rope
+from engine.layers.rotary import RotaryEmbedding, read_rope
 from engine.types.errors import CheckpointError
 from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding, apply_rotary_pos_emb
@@ -50,6 +50,11 @@ METHODS: dict[str, dict[str, Any]] = {
 }
 
 
+def build_rope(config: dict[str, Any], *, max_position: int) -> RotaryEmbedding:
+    settings = read_rope(config, HEAD_SIZE)
+    return RotaryEmbedding(settings, head_size=HEAD_SIZE, max_position=max_position, device=CPU)
+
+
 def hf_config(scaling: dict[str, Any]) -> LlamaConfig:
     return LlamaConfig(
         hidden_size=4 * HEAD_SIZE,
@@ -78,7 +83,7 @@ def test_rotation_equals_transformers(name: str, generation: str) -> None:
     else:  # the first checkpoints with scaling named the method `type`
         old = {("type" if key == "rope_type" else key): value for key, value in scaling.items()}
         config |= {"rope_theta": 5000.0, "rope_scaling": old}
-    rope = get_rope(config, HEAD_SIZE, max_position=256, device=CPU)
+    rope = build_rope(config, max_position=256)
     generator = torch.Generator().manual_seed(0)
     positions = torch.randint(0, 256, (40,), generator=generator)
     qkv = torch.randn(40, 8 * HEAD_SIZE, generator=generator)
@@ -93,7 +98,7 @@ def test_rotation_equals_transformers(name: str, generation: str) -> None:
 
 def test_dynamic_scaling_grows_with_the_longest_possible_sequence() -> None:
     config = {"max_position_embeddings": 64, "rope_theta": 5000.0, "rope_scaling": METHODS["dynamic"]}
-    rope = get_rope(config, HEAD_SIZE, max_position=128, device=CPU)
+    rope = build_rope(config, max_position=128)
     longer = hf_config(METHODS["dynamic"])
     longer.max_position_embeddings = 64
     cos, _ = LlamaRotaryEmbedding(longer)(torch.zeros(1), torch.arange(128)[None])
@@ -108,7 +113,7 @@ def test_original_length_beside_the_scaling_is_found() -> None:
 
 def test_partial_rotation_leaves_the_rest_of_a_head() -> None:
     config = {"max_position_embeddings": 32, "partial_rotary_factor": 0.5}
-    rope = get_rope(config, HEAD_SIZE, max_position=32, device=CPU)
+    rope = build_rope(config, max_position=32)
     query, key = torch.randn(3, HEAD_SIZE), torch.randn(3, HEAD_SIZE)
     before = query.clone()
     rope(torch.tensor([1, 2, 3]), query, key)
@@ -135,4 +140,4 @@ def test_table_covers_exactly_the_positions_asked_for() -> None:
 )
 def test_scaling_that_cannot_be_used_is_refused_by_name(config: dict[str, Any], words: str) -> None:
     with pytest.raises(CheckpointError, match=words):
-        get_rope({"max_position_embeddings": 64, **config}, HEAD_SIZE, max_position=64, device=CPU)
+        build_rope({"max_position_embeddings": 64, **config}, max_position=64)

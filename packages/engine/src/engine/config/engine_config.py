@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import msgspec
-
 from engine.config.cache import CacheConfig
 from engine.config.component import ComponentConfig
 from engine.config.model import ModelConfig
@@ -55,13 +53,3 @@ class EngineConfig:
     reasons: list[Reason] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """Settings that the chosen path ignores, one sentence each; whoever starts the engine logs them."""
-
-
-def encode_config(config: EngineConfig) -> bytes:
-    """Return the configuration as msgpack, for another process."""
-    return msgspec.msgpack.encode(config)
-
-
-def decode_config(data: bytes) -> EngineConfig:
-    """Return the configuration that `encode_config` wrote."""
-    return msgspec.msgpack.decode(data, type=EngineConfig)

@@ -26,10 +26,6 @@ class TokenText:
         """The same with special tokens as nothing."""
         self.special_token_ids = tokenizer.special_token_ids
 
-    def decode_alone(self, token_id: int) -> str:
-        """Return the text of one token by itself; bytes that are no character become U+FFFD."""
-        return self.all_bytes[token_id].decode("utf-8", "replace")
-
 
 class IncrementalDetokenizer:
     """Turns the tokens of one sequence into text; append-only.

@@ -128,18 +128,6 @@ class RotaryEmbedding(nn.Module):
         )
 
 
-def get_rope(
-    config: Mapping[str, Any], head_size: int, *, max_position: int, device: torch.device
-) -> RotaryEmbedding:
-    """Return the rotary embedding that a checkpoint's configuration describes.
-
-    Raises:
-        ValueError: CheckpointError, where the configuration cannot be used.
-    """
-    settings = read_rope(config, head_size)
-    return RotaryEmbedding(settings, head_size=head_size, max_position=max_position, device=device)
-
-
 def _plain(settings: RopeSettings, theta: float | None = None) -> torch.Tensor:
     exponents = torch.arange(0, settings.rotary_dim, 2, dtype=torch.float32) / settings.rotary_dim
     return 1.0 / ((settings.theta if theta is None else theta) ** exponents)

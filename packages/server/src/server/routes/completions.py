@@ -26,7 +26,7 @@ async def complete(request: Request) -> Response:
     state.check_model(body.model)
     body.check()
     prompts = body.get_prompts()
-    params = _build_params(state, body, len(prompts))
+    params = _build_params(state, body)
     head = build_head("cmpl", state.model_name)
     engine = state.get_engine()
     submission = Submission(
@@ -48,7 +48,7 @@ async def complete(request: Request) -> Response:
     return json_response(answer.build(outputs))
 
 
-def _build_params(state: ServerState, body: CompletionRequest, num_prompts: int) -> SamplingParams:
+def _build_params(state: ServerState, body: CompletionRequest) -> SamplingParams:
     prompt_logprobs = body.prompt_logprobs
     if body.echo and body.num_logprobs is not None:
         if prompt_logprobs is not None and prompt_logprobs != body.num_logprobs:
