@@ -57,16 +57,14 @@ def fetch_from_hub(
     except RepositoryNotFoundError as error:
         raise CheckpointError(
             f"{where} is no repository on the hub and no local folder, or it is private; check the spelling, "
-            "or "
-            "set HF_TOKEN."
+            "or set HF_TOKEN."
         ) from error
     except RevisionNotFoundError as error:
         raise CheckpointError(f"{where} has no such revision; check model.revision.") from error
     except LocalEntryNotFoundError as error:
         raise CheckpointError(
             f"{where} is neither a local folder nor in the hub's cache, and the hub cannot be reached; give "
-            "a "
-            "local path, or fetch it where there is a network."
+            "a local path, or fetch it where there is a network."
         ) from error
     except EntryNotFoundError as error:
         wanted = file or "config.json"

