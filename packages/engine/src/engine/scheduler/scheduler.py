@@ -7,11 +7,10 @@ counters and blocks; nothing of tensors, text or sockets.
 
 from __future__ import annotations
 
-import bisect
 import logging
 import time
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import compress
 
@@ -21,9 +20,10 @@ from numpy.typing import NDArray
 from engine.config.scheduler import SchedulerConfig
 from engine.kv_cache.block import KVCacheBlock
 from engine.kv_cache.manager import KVCacheManager
-from engine.scheduler.queue import POLICIES, OrderKey, WaitingQueue
+from engine.scheduler.queue import POLICIES, WaitingQueue
 from engine.scheduler.results import StepEvents, trim_prompt_logprobs
 from engine.scheduler.row_table import RowTable
+from engine.scheduler.running_batch import RunningBatch
 from engine.types.request import Request, RequestStatus
 from engine.types.runner_output import ModelRunnerOutput, RowFailure
 from engine.types.schedule import NewRow, RowBlocks, SchedulerOutput
@@ -61,19 +61,6 @@ class _Step:
     are freed when it returns."""
 
 
-@dataclass(slots=True)
-class _Batch:
-    """The running requests in the policy's order, as parallel columns.
-
-    The lists are replaced, never changed, since schedules and outstanding steps share them.
-    """
-
-    rows: _Rows
-    rows_list: list[int]
-    request_ids: list[str]
-    order_keys: list[OrderKey]
-
-
 class Scheduler:
     """Owns the rows, the queue and the order of both. Called by the engine core, from one thread.
 
@@ -105,7 +92,7 @@ class Scheduler:
         self._cacheable: _Rows = np.zeros(max_num_seqs, dtype=np.int64)
         """Column: tokens in full blocks whose hashes are known; they become findable while the row runs."""
         self._waiting = WaitingQueue()
-        self._batch = _Batch(np.zeros(0, dtype=np.int64), [], [], [])
+        self._batch = RunningBatch()
         self._ones: list[int] = []
         self._requests: dict[str, Request] = {}
         self._in_flight: deque[_Step] = deque()
@@ -114,7 +101,6 @@ class Scheduler:
         self._num_received = 0
         self._num_preemptions = 0
         self._step_id = 0
-        self._has_gaps = False
 
     # ---- requests in and out
 
@@ -206,7 +192,7 @@ class Scheduler:
 
     def _schedule_running(self, new_blocks: list[RowBlocks]) -> tuple[_Rows, _Rows]:
         """Return the rows that go on and their token counts, with blocks allocated and counters advanced."""
-        self._close_gaps()
+        self._batch.close_gaps(self._table.is_live)
         table = self._table
         rows = self._batch.rows
         if not len(rows):
@@ -230,7 +216,7 @@ class Scheduler:
         for index in np.flatnonzero(table.computed[rows] < self._cacheable[rows]).tolist():
             self._kv.cache_blocks(self._request_at(int(rows[index])), int(targets[index]))
         table.computed[rows] = targets
-        self._close_gaps()
+        self._batch.close_gaps(self._table.is_live)
         return rows, counts
 
     def _grow(self, rows: _Rows, targets: _Rows, short: list[int], new_blocks: list[RowBlocks]) -> int:
@@ -265,7 +251,7 @@ class Scheduler:
         request.num_preemptions += 1
         self._num_preemptions += 1
         self._waiting.push(request)
-        self._has_gaps = True
+        self._batch.mark_gap()
 
     def _admit_waiting(self, budget: int, now_s: float, new_rows: list[NewRow]) -> list[tuple[Request, int]]:
         """Give rows and blocks to waiting requests in order; return each with its token count."""
@@ -299,7 +285,7 @@ class Scheduler:
             admitted.append((request, count))
             budget -= count
         if admitted:
-            self._insert([request for request, _ in admitted])
+            self._batch.insert([request for request, _ in admitted])
         return admitted
 
     def _find_prefix(self, request: Request) -> list[KVCacheBlock] | None:
@@ -509,7 +495,7 @@ class Scheduler:
         if not was_running:
             self._waiting.forget_one()
             return
-        self._has_gaps = True
+        self._batch.mark_gap()
         self._table.is_live[request.row] = False
         step = next((step for step in reversed(self._in_flight) if request.row in step.rows_list), None)
         if step is not None:
@@ -528,7 +514,7 @@ class Scheduler:
         usable = self._kv.pool.num_usable * self._kv.block_size
         return f"the request needs room for {num_tokens} tokens, but the whole KV cache holds {usable}."
 
-    # ---- the batch
+    # ---- rows
 
     def _request_at(self, row: int) -> Request:
         request = self._table.requests[row]
@@ -548,29 +534,3 @@ class Scheduler:
                 self._ones = [1] * len(rows)
             return rows_list, request_ids, self._ones
         return rows_list, request_ids, counts.tolist()
-
-    def _insert(self, requests: Sequence[Request]) -> None:
-        """Put newly running requests into the batch, each at its place in the policy's order."""
-        old = self._batch
-        rows_list, request_ids, order_keys = list(old.rows_list), list(old.request_ids), list(old.order_keys)
-        for request in requests:
-            place = bisect.bisect(order_keys, request.order_key)
-            rows_list.insert(place, request.row)
-            request_ids.insert(place, request.request_id)
-            order_keys.insert(place, request.order_key)
-        self._batch = _Batch(np.array(rows_list, dtype=np.int64), rows_list, request_ids, order_keys)
-
-    def _close_gaps(self) -> None:
-        """Drop rows that ended from the batch. Must happen before such a row is taken by another request."""
-        if not self._has_gaps:
-            return
-        old = self._batch
-        is_live = self._table.is_live[old.rows]
-        kept = is_live.tolist()
-        self._batch = _Batch(
-            old.rows[is_live],
-            list(compress(old.rows_list, kept)),
-            list(compress(old.request_ids, kept)),
-            list(compress(old.order_keys, kept)),
-        )
-        self._has_gaps = False
