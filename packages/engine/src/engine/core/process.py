@@ -68,7 +68,6 @@ class CoreServer:
     """The loop between the sockets and the core. Owns both sockets; runs in the main thread."""
 
     def __init__(self, setup: CoreSetup) -> None:
-        self._setup = setup
         self._context = zmq.Context()
         self._input = self._context.socket(zmq.PULL)
         self._output = self._context.socket(zmq.PUSH)
