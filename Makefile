@@ -19,10 +19,8 @@ INSTALLED_DEV := $(VENV)/.installed-dev
 PACKAGES := conf packages/kernels packages/parsers packages/engine packages/server
 MANIFESTS := constraints.txt $(PACKAGES:%=%/pyproject.toml)
 
-UNIT_TESTS := packages tests/contracts
-
 .PHONY: help install install-dev serve test check fmt lint types contracts test-gpu bench wheels \
-	config-reference sizes clean
+	config-reference sizes clean unit-engine unit-others
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -37,8 +35,14 @@ test: $(INSTALLED_DEV) ## install with dev tools, fetch the default model, run t
 check: $(INSTALLED_DEV) ## format, lint, types, contracts, unit tests
 	@$(PY) -m ruff format --check .
 	@$(PY) -m ruff check .
-	@$(PY) -m mypy packages
-	@$(PY) -m pytest -q -m "not slow" $(UNIT_TESTS)
+	@$(MAKE) --jobs=2 --output-sync=target types unit-engine unit-others
+
+# Two halves, so that two cores are busy; many tests wait for processes.
+unit-engine: $(INSTALLED_DEV)
+	@$(PY) -m pytest -q -m "not slow" packages/engine
+
+unit-others: $(INSTALLED_DEV)
+	@$(PY) -m pytest -q -m "not slow" packages/server packages/kernels packages/parsers tests/contracts
 
 install: $(INSTALLED) ## .venv and the pinned packages
 
