@@ -345,3 +345,25 @@ def test_import_without_torch() -> None:
     ]
     code = f"import sys, {', '.join(modules)}; sys.exit('torch' in sys.modules or 'triton' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_start_that_fails_before_there_is_a_process_shows_its_own_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(setup: object) -> bytes:
+        raise OverflowError("too large for the wire")
+
+    monkeypatch.setattr("engine.core.supervisor.encode_setup", fail)
+
+    async def scenario() -> None:
+        client = AsyncProcessClient(build_config(), ["core_scripted"])
+        with pytest.raises(OverflowError, match="too large for the wire"):
+            await client.start()
+        assert not Path(client._process.folder.path).exists()
+        await client.shutdown()
+
+    asyncio.run(asyncio.wait_for(scenario(), 20))
+    client = ProcessClient(build_config(), ["core_scripted"])
+    with pytest.raises(OverflowError, match="too large for the wire"):
+        client.start()
+    client.shutdown()

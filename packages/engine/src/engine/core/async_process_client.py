@@ -70,9 +70,9 @@ class AsyncProcessClient(AsyncCoreClient):
         self._from_core = zmq.asyncio.Socket(self._context, zmq.PULL)
         bind_sockets(self._to_core, self._from_core, folder)
         self._process = CoreProcess(folder)
-        self._process.start(build_setup(self.config, folder, self.plugin_packages), self._report_exit)
-        self._reader = asyncio.create_task(self._read(), name="core-reader")
         try:
+            self._process.start(build_setup(self.config, folder, self.plugin_packages), self._report_exit)
+            self._reader = asyncio.create_task(self._read(), name="core-reader")
             self._info = await self._ready
         except BaseException:
             # Also cancellation: a core that is half up is of no use to anybody.
@@ -235,21 +235,23 @@ class AsyncProcessClient(AsyncCoreClient):
         """Process first, then the reader, sockets, and the folder they lived in."""
         process, reader = self._process, self._reader
         assert process is not None
-        assert reader is not None
         self._is_stopping = True
-        if not self._exited.is_set():
-            process.terminate()
-            await self._wait_exited(TERMINATE_S)
-        if not self._exited.is_set():
-            process.kill()
-            await self._exited.wait()
-        # The reader ends by itself once the process is gone, unless nobody takes its outputs.
-        await asyncio.wait({reader}, timeout=2 * LAST_WORDS_S)
-        if not reader.done():
-            reader.cancel()
-            while not self._outputs.empty():
-                self._outputs.get_nowait()
-            await asyncio.wait({reader})
+        # A start that failed early has neither process nor reader.
+        if process.pid is not None:
+            if not self._exited.is_set():
+                process.terminate()
+                await self._wait_exited(TERMINATE_S)
+            if not self._exited.is_set():
+                process.kill()
+                await self._exited.wait()
+        if reader is not None:
+            # It ends by itself once the process is gone, unless nobody takes its outputs.
+            await asyncio.wait({reader}, timeout=2 * LAST_WORDS_S)
+            if not reader.done():
+                reader.cancel()
+                while not self._outputs.empty():
+                    self._outputs.get_nowait()
+                await asyncio.wait({reader})
         self._from_core.close()
         self._to_core.close()
         self._context.term()

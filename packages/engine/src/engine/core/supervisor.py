@@ -52,6 +52,8 @@ class CoreProcess:
 
         The child must be started from a thread that lasts: the kernel can tie its life to that thread.
         """
+        # Before there is a process that would have to be ended if this fails.
+        encoded_setup = encode_setup(setup)
         # -P: the current directory may hold folders named like our packages.
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", CHILD_MODULE],
@@ -66,7 +68,7 @@ class CoreProcess:
         self._threads = [
             threading.Thread(
                 target=_talk,
-                args=(self._process, encode_setup(setup), self._tail),
+                args=(self._process, encoded_setup, self._tail),
                 name="core-output",
                 daemon=True,
             ),
