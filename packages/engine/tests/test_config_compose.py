@@ -102,6 +102,8 @@ def test_callers_groups_come_back_as_their_dataclasses(tmp_path: Path) -> None:
         ("scheduler.policy=lifo", "scheduler.policy='lifo' is not valid: expected fcfs | priority"),
         ("model.seed=true", "model.seed=True is not valid: expected int >= 0"),
         ("model.sha256=abc", "model.sha256='abc' is not valid: expected text matching"),
+        ("model.seed=1" + 30 * "0", "000 does not fit into 64 bits"),
+        ("cache.num_blocks=1" + 30 * "0", "000 does not fit into 64 bits"),
         ("tp=0", "parallel.tensor=0 is not valid: expected int >= 1"),
         ("tp=1,2", "tp=1,2: several values need -m"),
         ("cache.block_size={a", "put text in quotes of its own"),

@@ -150,7 +150,7 @@ def find_conf_dir() -> Path:
 
 def nearest(name: str, known: Iterable[str], *, count: int = 3) -> str:
     """Return a sentence that names the closest valid names, or all of them where they are few."""
-    names = sorted(known)
+    names = sorted(set(known))
     close = difflib.get_close_matches(name, names, n=count, cutoff=0.6)
     if not close:
         # A key typed without, or under the wrong, group: compare the last parts.

@@ -103,6 +103,10 @@ def field_sentences(schema: type) -> dict[str, str]:
 
 
 def _check(group: str, key: str, value: object, hint: Any, schema: type) -> object:
+    # Beyond 64 bits nothing that takes these values (wire, tensors, seeds) can hold them.
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        name = f"{group}.{key}"
+        raise ConfigError(f"{name}={value!r} does not fit into 64 bits; give a smaller number.", key=name)
     try:
         return msgspec.convert(value, hint)
     except msgspec.ValidationError as error:
