@@ -187,3 +187,16 @@ def test_an_upgrade_that_is_not_offered_is_answered_as_plain_http(shared_server:
     with connect(shared_server) as connection:
         connection.sendall(head)
         assert b"200 OK" in connection.recv(65536)
+
+
+def test_a_trailer_does_not_pass_for_a_header(shared_server: RunningServer) -> None:
+    chunks = b"%x\r\n%s\r\n0\r\nHost: localhost\r\n\r\n" % (len(BODY), BODY)
+    head = b"POST /v1/completions HTTP/1.1\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n"
+    assert exchange(shared_server, head + b"\r\n" + chunks)[0] == 403
+    with connect(shared_server) as connection:
+        connection.sendall(
+            head + b"Host: localhost\r\n\r\n" + chunks.replace(b"Host: localhost", b"X-Request-Id: late")
+        )
+        answer = read_all(connection)
+    assert answer.startswith(b"HTTP/1.1 200 ")
+    assert b"late" not in answer

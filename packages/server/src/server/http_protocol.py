@@ -79,6 +79,9 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header."""
         self._count(len(name) + len(value) + 4)
+        if not self._is_in_head:
+            # A trailer: nothing here reads one, and it must not pass for a header (host, key, id).
+            return
         if len(self.headers) >= self.limits.max_headers:
             self._stop_parsing(self._too_large())
         super().on_header(name, value)
