@@ -10,8 +10,8 @@ import torch
 import yaml
 from engine.attention.backend import AttentionBackend
 from engine.attention.layer import Attention
-from engine.attention.selector import check_backend, select
-from engine.config.attention_choice import AttentionNeeds, AttentionOption
+from engine.attention.selector import check_backend
+from engine.config.attention_choice import AttentionNeeds, AttentionOption, choose_attention
 from engine.config.catalog import find_conf_dir
 from engine.config.component import load_target
 from engine.forward_context import AttentionMetadata, get_forward_context, set_forward_context
@@ -57,15 +57,16 @@ def test_yaml_declares_the_capabilities_of_the_class(name: str) -> None:
 
 
 def test_the_fastest_fitting_backend_is_chosen_and_the_others_reasons_are_given() -> None:
-    assert select(options(), platform="cpu", dtype="float32", head_size=64) == ("cpu", {})
-    name, refused = select(options(), platform="cuda", dtype="bfloat16", head_size=64)
-    assert name == "torch"
-    assert refused == {"cpu": "runs on cpu, not cuda"}
+    on_cpu = choose_attention(options(), AttentionNeeds(platform="cpu", dtype="float32", head_size=64))
+    assert (on_cpu.option.name, on_cpu.refused) == ("cpu", {})
+    on_gpu = choose_attention(options(), AttentionNeeds(platform="cuda", dtype="bfloat16", head_size=64))
+    assert on_gpu.option.name == "torch"
+    assert on_gpu.refused == {"cpu": "runs on cpu, not cuda"}
 
 
 def test_when_none_fits_every_reason_is_named() -> None:
     with pytest.raises(ConfigError, match=r"cpu .*float8.*torch .*float8"):
-        select(options(), platform="cpu", dtype="float8", head_size=64)
+        choose_attention(options(), AttentionNeeds(platform="cpu", dtype="float8", head_size=64))
 
 
 def test_a_backend_that_cannot_serve_a_layer_says_which_and_why() -> None:
