@@ -8,9 +8,8 @@ import msgspec
 import pytest
 import torch
 import yaml
-from engine.attention.backend import AttentionBackend
+from engine.attention.backend import AttentionBackend, check_backend
 from engine.attention.layer import Attention
-from engine.attention.selector import check_backend
 from engine.config.attention_choice import AttentionNeeds, AttentionOption, choose_attention
 from engine.config.catalog import find_conf_dir
 from engine.config.component import load_target

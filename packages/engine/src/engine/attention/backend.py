@@ -1,4 +1,4 @@
-"""An attention backend: declared capabilities and one call.
+"""An attention backend: declared capabilities, which a layer checks, and one call.
 
 Letters: T tokens of this step, H query heads, K kv heads, D head size, N blocks, S block size.
 """
@@ -10,8 +10,10 @@ from typing import ClassVar
 
 import torch
 
+from engine.config.attention_choice import AttentionNeeds, find_refusal
 from engine.forward_context import AttentionMetadata
 from engine.types.attention import AttentionCapabilities
+from engine.types.errors import ConfigError
 
 
 class AttentionBackend(ABC):
@@ -56,3 +58,18 @@ class AttentionBackend(ABC):
 
         Mutates: the caches, at the slots that `metadata` names.
         """
+
+
+def check_backend(backend: type[AttentionBackend], needs: AttentionNeeds, layer_name: str) -> None:
+    """Return if the backend can serve a layer.
+
+    Raises:
+        ConfigError: it cannot, and why.
+    """
+    reason = find_refusal(backend.capabilities, needs)
+    if reason is not None:
+        raise ConfigError(
+            f"attention: backend {backend.__name__} cannot serve layer {layer_name!r}: it {reason}. "
+            "Set attention=auto or choose another backend.",
+            key="attention",
+        )

@@ -11,8 +11,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from engine.attention.backend import AttentionBackend
-from engine.attention.selector import check_backend
+from engine.attention.backend import AttentionBackend, check_backend
 from engine.config.attention_choice import AttentionNeeds
 from engine.forward_context import get_forward_context
 from engine.platforms.interface import kind_of

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionCapabilities:
-    """Limits of one backend; `resolve` and the selector read only these."""
+    """Limits of one backend; `resolve` and the layers read only these."""
 
     platforms: list[str]
     dtypes: list[str]
