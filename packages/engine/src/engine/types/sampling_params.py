@@ -116,6 +116,7 @@ class SamplingParams(
         return self.prompt_logprobs is None
 
     def __post_init__(self) -> None:
+        self._check_flags()
         self._check_numbers()
         self._check_lists()
         if 0 < self.temperature < MIN_TEMPERATURE and not self.is_greedy:
@@ -164,6 +165,12 @@ class SamplingParams(
                 param="n",
             )
 
+    def _check_flags(self) -> None:
+        for name in _FLAGS:
+            value = getattr(self, name)
+            if not isinstance(value, bool):
+                raise InvalidRequestError(f"{name} must be True or False, got {value!r}.", param=name)
+
     def _check_lists(self) -> None:
         _check_strings("stop", self.stop, MAX_STOP_STRINGS, MAX_STOP_STRING_LEN)
         _check_strings("bad_words", self.bad_words, MAX_BAD_WORDS, MAX_BAD_WORD_LEN)
@@ -175,6 +182,10 @@ class SamplingParams(
         if self.logprob_token_ids is not None:
             _check_ids("logprob_token_ids", self.logprob_token_ids, MAX_LOGPROB_TOKEN_IDS, allow_empty=False)
         if self.logit_bias is not None:
+            if not isinstance(self.logit_bias, dict):
+                raise InvalidRequestError(
+                    f"logit_bias must map token ids to numbers, got {self.logit_bias!r}.", param="logit_bias"
+                )
             if len(self.logit_bias) > MAX_LOGIT_BIAS:
                 raise InvalidRequestError(
                     f"logit_bias holds {len(self.logit_bias)} entries; at most {MAX_LOGIT_BIAS} are allowed.",
@@ -183,6 +194,15 @@ class SamplingParams(
             _check_ids("logit_bias", list(self.logit_bias), MAX_LOGIT_BIAS, allow_empty=True)
             for value in self.logit_bias.values():
                 _check_float("logit_bias", value, -100.0, 100.0)
+
+
+_FLAGS = (
+    "ignore_eos",
+    "skip_special_tokens",
+    "spaces_between_special_tokens",
+    "include_stop_str_in_output",
+    "detokenize",
+)
 
 
 def _check_int(name: str, value: object, low: int, high: int) -> None:
@@ -195,6 +215,10 @@ def _check_int(name: str, value: object, low: int, high: int) -> None:
 def _check_float(name: str, value: object, low: float, high: float, *, low_open: bool = False) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise InvalidRequestError(f"{name} must be a number, got {value!r}.", param=name)
+    if isinstance(value, int) and not INT64_MIN <= value <= INT64_MAX:
+        raise InvalidRequestError(
+            f"{name} must be in [{low:g}, {high:g}], got an integer beyond 64 bits.", param=name
+        )
     # NaN fails every comparison, so the finite check comes first and says what is wrong.
     if not math.isfinite(value):
         raise InvalidRequestError(f"{name} must be finite, got {value!r}.", param=name)
@@ -205,7 +229,14 @@ def _check_float(name: str, value: object, low: float, high: float, *, low_open:
         )
 
 
+def _check_list(name: str, values: object) -> None:
+    # Text has a length and items too: its characters would quietly be taken one by one.
+    if not isinstance(values, list | tuple):
+        raise InvalidRequestError(f"{name} must be a list, got {values!r}.", param=name)
+
+
 def _check_strings(name: str, values: list[str], max_count: int, max_len: int) -> None:
+    _check_list(name, values)
     if len(values) > max_count:
         raise InvalidRequestError(
             f"{name} holds {len(values)} strings; at most {max_count} are allowed.", param=name
@@ -223,6 +254,7 @@ def _check_strings(name: str, values: list[str], max_count: int, max_len: int) -
 
 
 def _check_ids(name: str, ids: list[int], max_count: int, *, allow_empty: bool) -> None:
+    _check_list(name, ids)
     if not ids and not allow_empty:
         raise InvalidRequestError(f"{name} must not be empty; leave it out to allow all.", param=name)
     if len(ids) > max_count:
