@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from engine.config.cache import CacheConfig
 from engine.config.component import ComponentConfig
@@ -11,6 +12,8 @@ from engine.config.parallel import ParallelConfig
 from engine.config.scheduler import SchedulerConfig
 from engine.config.settings import CompilationConfig, ObservabilityConfig, SamplingConfig
 from engine.types.info import CheckpointFacts, PlatformInfo
+
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,3 +56,9 @@ class EngineConfig:
     reasons: list[Reason] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     """Settings that the chosen path ignores, one sentence each; whoever starts the engine logs them."""
+
+
+def resolved(value: Value | None) -> Value:
+    """Return a field that `resolve` has filled; for those who only ever see a resolved configuration."""
+    assert value is not None, "the configuration is resolved before anything is built from it"
+    return value

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from engine.config.engine_config import EngineConfig
-from engine.types.kv_cache_spec import KVCacheSpec
+from engine.config.engine_config import EngineConfig, resolved
+from engine.types.kv_cache_spec import DTYPE_BYTES, KVCacheSpec
 
 _GIB = 1024**3
 
@@ -18,14 +18,18 @@ _DEVICE_MARGIN_BYTES = _GIB
 
 
 def compute_host_cache_bytes(config: EngineConfig, specs: Mapping[str, KVCacheSpec], available: int) -> int:
-    """Return the cache's bytes on the CPU: a share of what is available, and no more than can be used."""
+    """Return the cache's bytes on the CPU: a share of what is available, and no more than can be used.
+
+    Args:
+        available: host memory that can be allocated now, bytes.
+    """
     if config.cache.memory_bytes is not None:
         return config.cache.memory_bytes
-    share = (
-        available * config.cache.memory_fraction if config.cache.memory_fraction else available * _HOST_SHARE
-    )
-    limit = share if config.cache.memory_fraction else min(share, _HOST_MAX_BYTES)
-    return min(int(limit), _useful_bytes(config, specs))
+    if config.cache.memory_fraction is not None:
+        limit = int(available * config.cache.memory_fraction)
+    else:
+        limit = min(int(available * _HOST_SHARE), _HOST_MAX_BYTES)
+    return min(limit, _useful_bytes(config, specs))
 
 
 def compute_device_cache_bytes(config: EngineConfig, *, total: int, free: int) -> int:
@@ -37,28 +41,24 @@ def compute_device_cache_bytes(config: EngineConfig, *, total: int, free: int) -
     """
     if config.cache.memory_bytes is not None:
         return config.cache.memory_bytes
-    used = total - free
-    budget = int(total * (config.cache.memory_fraction or 0.9))
-    return max(budget - used - _activation_bytes(config) - _DEVICE_MARGIN_BYTES, 0)
+    budget = int(total * resolved(config.cache.memory_fraction))
+    return max(budget - (total - free) - _activation_bytes(config) - _DEVICE_MARGIN_BYTES, 0)
 
 
 def _useful_bytes(config: EngineConfig, specs: Mapping[str, KVCacheSpec]) -> int:
-    max_len = config.model.max_model_len or 0
-    max_num_seqs = config.scheduler.max_num_seqs or 1
-    # One block more per row for the partly filled last one, and the null block.
-    return sum(
-        spec.page_bytes * (max_num_seqs * (-(-max_len // spec.block_size)) + 1) for spec in specs.values()
-    )
+    """Room for every row at its full length, and the null block."""
+    max_len = resolved(config.model.max_model_len)
+    num_rows = resolved(config.scheduler.max_num_seqs)
+    return sum(spec.page_bytes * (num_rows * -(-max_len // spec.block_size) + 1) for spec in specs.values())
 
 
 def _activation_bytes(config: EngineConfig) -> int:
     """Peak of one step: the widest layer's tensors for every token, and logits with their sampling copies."""
-    assert config.checkpoint is not None, "the configuration is resolved before a worker exists"
-    shape = config.checkpoint.config
-    num_tokens = config.scheduler.max_num_batched_tokens or 0
-    num_lines = config.scheduler.max_num_seqs or 0
-    hidden = int(shape.get("hidden_size", 0))
-    intermediate = int(shape.get("intermediate_size", 4 * hidden))
-    per_token = 2 * (6 * hidden + 3 * intermediate)
-    per_line = 4 * 4 * config.checkpoint.vocab_size
-    return num_tokens * per_token + num_lines * per_line
+    checkpoint = resolved(config.checkpoint)
+    hidden = int(checkpoint.config["hidden_size"])
+    intermediate = int(checkpoint.config["intermediate_size"])
+    per_token = DTYPE_BYTES[config.model.dtype] * (6 * hidden + 3 * intermediate)
+    # float32 logits, and as much again for each of: the raw copy, probabilities, and a sort or filter.
+    per_line = 4 * DTYPE_BYTES["float32"] * checkpoint.vocab_size
+    num_tokens = resolved(config.scheduler.max_num_batched_tokens)
+    return num_tokens * per_token + resolved(config.scheduler.max_num_seqs) * per_line

@@ -7,13 +7,12 @@ Life: construct (stores), `init_device`, `load_model`, `get_kv_cache_specs`, `ge
 from __future__ import annotations
 
 import gc
-from typing import TypeVar
 
 import kernels
 
 from engine.attention.layer import Attention
 from engine.config.component import build, load_target
-from engine.config.engine_config import EngineConfig
+from engine.config.engine_config import EngineConfig, resolved
 from engine.distributed.groups import destroy_groups, init_groups
 from engine.execution.runner import EagerRunner
 from engine.layers.causal_lm import CausalLM
@@ -26,8 +25,6 @@ from engine.types.schedule import SchedulerOutput
 from engine.worker.kv_tensors import allocate_kv_tensors
 from engine.worker.memory import compute_device_cache_bytes, compute_host_cache_bytes
 from engine.worker.model_runner import ModelRunner, RunnerLimits
-
-Value = TypeVar("Value")
 
 # Enough tokens to leave the single-token paths, few enough to cost nothing.
 _WARM_UP_SIZES = (1, 64)
@@ -57,7 +54,7 @@ class Worker:
         config = self._config
         context = self._build_context()
         implementation = load_target(config.model.implementation)
-        model: CausalLM = implementation(_resolved(config.checkpoint).config, context)
+        model: CausalLM = implementation(resolved(config.checkpoint).config, context)
         build(config.loader, config).load(model, on_progress)
         self._model = model.eval()
         gc.collect()
@@ -88,11 +85,11 @@ class Worker:
             layer.bind_cache(*tensors[name])
         on_progress("allocate_cache", 1.0)
         limits = RunnerLimits(
-            max_num_seqs=_resolved(config.scheduler.max_num_seqs),
-            max_num_tokens=_resolved(config.scheduler.max_num_batched_tokens),
-            max_model_len=_resolved(config.model.max_model_len),
+            max_num_seqs=resolved(config.scheduler.max_num_seqs),
+            max_num_tokens=resolved(config.scheduler.max_num_batched_tokens),
+            max_model_len=resolved(config.model.max_model_len),
             block_size=plan.block_size,
-            vocab_size=_resolved(config.checkpoint).vocab_size,
+            vocab_size=resolved(config.checkpoint).vocab_size,
         )
         model = self._model
         assert model is not None, "load_model comes first"
@@ -123,8 +120,8 @@ class Worker:
             quantization=build(config.quantization),
             attention_backend=load_target(config.attention.target),
             cache_dtype=dtype if config.cache.dtype == "auto" else platform.dtype(config.cache.dtype),
-            block_size=_resolved(config.cache.block_size),
-            max_model_len=_resolved(config.model.max_model_len),
+            block_size=resolved(config.cache.block_size),
+            max_model_len=resolved(config.model.max_model_len),
         )
 
     def _attention_layers(self) -> dict[str, Attention]:
@@ -142,8 +139,3 @@ class Worker:
             self._runner.run_padding(min(num_tokens, max_num_tokens))
         self._get_platform().synchronize()
         on_progress("warm_up", 1.0)
-
-
-def _resolved(value: Value | None) -> Value:
-    assert value is not None, "the configuration is resolved before a worker exists"
-    return value
