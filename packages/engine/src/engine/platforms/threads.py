@@ -15,10 +15,12 @@ Role = Literal["alone", "beside_frontend"]
 """Whether a process computes with the cores to itself (offline), or beside the process that serves it."""
 
 # How often a thread looks for the next parallel region before it sleeps; libgomp's default is 300,000.
-# One decode step of a 135M model in bfloat16 on two cores of a Zen 5 server, ms at batch 1:
-# - beside a busy process: 0 turns 12, 300 turns 13, 1,000 turns 17, 3,000 turns 29, 10,000 turns 68;
-# - with the cores to itself: 300 turns 14.7, 1,000 turns 14.0, 3,000 turns 11.8, 20,000 turns 11.6.
-_SPIN_COUNTS: dict[Role, str] = {"alone": "3000", "beside_frontend": "300"}
+# A 135M model in bfloat16 on two cores of a Zen 5 server:
+# - step at batch 1 beside a busy process, ms: 0 turns 12, 300 turns 13, 1,000 turns 17, 3,000 turns 29,
+#   10,000 turns 68;
+# - the same with the cores to itself: 300 turns 14.7, 1,000 turns 14.0, 3,000 turns 11.8, 20,000 turns 11.6;
+# - 32 streams over HTTP, tokens/s: 300 turns 712-824, 1,000 turns 898-904, 3,000 turns 914-924.
+_SPIN_COUNTS: dict[Role, str] = {"alone": "3000", "beside_frontend": "1000"}
 
 
 def configure_threads(
