@@ -26,7 +26,10 @@ from engine.worker.request_table import RequestTable
 
 IntArray = npt.NDArray[np.int64]
 
-_NON_FINITE = "The model produced logits that are not finite for this request; it was ended."
+_NO_CHOICE = (
+    "no token could be chosen: the logits are not finite, or every token was forbidden by the request"
+)
+_STRANGE = "a token id outside the vocabulary was sampled"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,11 +198,14 @@ class ModelRunner:
         both = torch.stack([sampled.token_ids_B, sampled.failed_B.long()]).cpu().numpy()
         token_ids_B, is_failed_B = both[0], both[1].astype(np.bool_)
         # A sampler's fault must never become an input id (out of range reads foreign memory).
-        is_failed_B |= (token_ids_B < 0) | (token_ids_B >= self._limits.vocab_size)
-        if not is_failed_B.any():
+        is_strange_B = (token_ids_B < 0) | (token_ids_B >= self._limits.vocab_size)
+        if not (is_failed_B.any() or is_strange_B.any()):
             self._requests.append(batch.rows_B, token_ids_B)
             return batch.rows_B.tolist(), token_ids_B.tolist(), []
-        failures = [RowFailure(int(row), _NON_FINITE) for row in batch.rows_B[is_failed_B]]
+        failures = [RowFailure(row, _NO_CHOICE) for row in batch.rows_B[is_failed_B].tolist()]
+        is_strange_B &= ~is_failed_B
+        failures += [RowFailure(row, _STRANGE) for row in batch.rows_B[is_strange_B].tolist()]
+        is_failed_B |= is_strange_B
         rows, token_ids = batch.rows_B[~is_failed_B], token_ids_B[~is_failed_B]
         self._requests.append(rows, token_ids)
         return rows.tolist(), token_ids.tolist(), failures
