@@ -48,9 +48,9 @@ Generate = Callable[[list[list[int]], list[int]], None]
 class Workloads:
     """The measurements; prompts are random, so that no prefix is shared unless the workload says so."""
 
-    def __init__(self, generate: Generate, vocab_size: int) -> None:
+    def __init__(self, generate: Generate, vocab_size: int, seed: int) -> None:
         self._generate = generate
-        self._random = random.Random(0)
+        self._random = random.Random(seed)
         self._vocab_size = vocab_size
 
     def run(self) -> dict[str, float]:
@@ -114,7 +114,8 @@ def measure(overrides: list[str], repeat: int) -> dict[str, float]:
                 results = llm.generate([{"prompt_token_ids": p} for p in prompts], params, progress=False)
                 assert [len(r.outputs[0].token_ids) for r in results] == outs
 
-            runs = [Workloads(generate, SMOLLM2_135M["vocab_size"]).run() for _ in range(repeat)]
+            # Other prompts every time: the prefix cache must not know the ones of the run before.
+            runs = [Workloads(generate, SMOLLM2_135M["vocab_size"], seed).run() for seed in range(repeat)]
     medians = {name: round(statistics.median(run[name] for run in runs), 4) for name in runs[0]}
     return {"startup_s": round(startup_s, 2), **medians}
 
