@@ -133,10 +133,24 @@ def test_explain_shows_the_rows_asked_for() -> None:
         select_rows(rows, ["a.bb"])
 
 
+def test_explain_offers_keys_and_no_sweep() -> None:
+    result = run("server.explain", "--help")
+    assert result.returncode == 0
+    assert result.stdout.splitlines()[0].endswith("[KEY ...]")
+    assert "\n  -m " not in result.stdout
+    result = run("server.explain", "-m", "server.port=1,2")
+    assert result.returncode == 2
+    assert "-m is not a flag" in result.stderr
+
+
 def test_the_terminal_client_takes_known_settings_only() -> None:
     settings = parse_settings(["url=http://localhost:1", "temperature=0"])
     assert settings is not None
     assert (settings.url, settings.temperature) == ("http://localhost:1", "0")
     assert parse_settings(["--help"]) is None
+    for url in ("http://localhost:1/", "http://localhost:1/v1", "http://localhost:1/v1/"):
+        settings = parse_settings([f"url={url}"])
+        assert settings is not None
+        assert settings.url == "http://localhost:1"
     with pytest.raises(ChatError, match="colour"):
         parse_settings(["colour=blue"])

@@ -24,19 +24,30 @@ DEFAULT_MODEL = "smollm2"
 EXIT_OK, EXIT_FAILED, EXIT_CONFIG = 0, 1, 2
 
 
-def run(program: str, argv: Sequence[str], body: Callable[[CommandLine], int]) -> int:
+def run(
+    program: str,
+    argv: Sequence[str],
+    body: Callable[[CommandLine], int],
+    *,
+    operands: str = "",
+    can_sweep: bool = True,
+) -> int:
     """Return the exit status of a program; what it raises is told on standard error.
 
     Args:
         program: as typed, for the help text.
         argv: without the program.
         body: the program; gets the command line with a model in it.
+        operands: what the program takes beside overrides, for the help text.
+        can_sweep: whether the program knows `-m`; otherwise it is refused.
     """
     try:
         line = parse_argv(argv)
         if line.wants_help:
-            print(render_help(program, schemas=SCHEMAS))
+            print(render_help(program, operands=operands, can_sweep=can_sweep, schemas=SCHEMAS))
             return EXIT_OK
+        if line.is_sweep and not can_sweep:
+            raise ConfigError("-m is not a flag of this program; name one value for each key.")
         if not names_model(line.overrides):
             line = CommandLine(
                 overrides=[f"+model={DEFAULT_MODEL}", *line.overrides],

@@ -17,10 +17,12 @@ from rich.table import Table
 
 from server import cli
 
+PROGRAM = "python -m server.explain"
+
 
 def main() -> None:
     """Run with the process's own command line."""
-    sys.exit(cli.run("python -m server.explain", sys.argv[1:], _explain))
+    sys.exit(cli.run(PROGRAM, sys.argv[1:], _explain, operands="[KEY ...]", can_sweep=False))
 
 
 def _explain(line: CommandLine) -> int:

@@ -31,6 +31,7 @@ class ChatError(Exception):
 class ChatSettings:
     """What may be given on the command line."""
 
+    #: The server's address; what OpenAI's clients are given, with /v1 at its end, works too.
     url: str = "http://127.0.0.1:8000"
     model: str = ""
     system: str = ""
@@ -72,7 +73,7 @@ def parse_settings(argv: Sequence[str]) -> ChatSettings | None:
         if not sign or name not in names:
             raise ChatError(f"{word!r} is not known; give {', '.join(f'{name}=...' for name in names)}.")
         settings = replace(settings, **{name: value})
-    return settings
+    return replace(settings, url=settings.url.rstrip("/").removesuffix("/v1"))
 
 
 class Conversation:
@@ -113,7 +114,7 @@ class Conversation:
         try:
             for piece in self._stream(model):
                 answer += piece
-                self._console.print(piece, end="", markup=False)
+                self._console.print(piece, end="", markup=False, emoji=False)
         except KeyboardInterrupt:
             self._console.print("[dim] (stopped)[/]", end="")
         except (ChatError, httpx.HTTPError) as error:

@@ -18,24 +18,34 @@ _FLAGS = """\
 Flags:
   --help        this text
   --cfg job     print the composed configuration and exit
+"""
+_SWEEP_FLAG = """\
   -m            one run per combination of values: -m +model=smollm2 cache.block_size=16,32
 """
 
 
 def render_help(
-    program: str, *, schemas: Mapping[str, type] | None = None, conf_dir: Path | None = None
+    program: str,
+    *,
+    operands: str = "",
+    can_sweep: bool = True,
+    schemas: Mapping[str, type] | None = None,
+    conf_dir: Path | None = None,
 ) -> str:
     """Return the help of a program that takes configuration on its command line.
 
     Args:
         program: as typed, for example `python -m server`.
+        operands: what the program takes beside overrides, for example `[KEY ...]`.
+        can_sweep: whether it runs combinations of values, so that `-m` is a flag of it.
         schemas: dataclasses of the program's own settings groups.
     """
     catalog = Catalog(conf_dir or find_conf_dir())
     shown = {**ENGINE_SCHEMAS, **(schemas or {})}
+    overrides = "[+model=OPTION|PATH|ORG/NAME] [+tp=N] [preset=NAME] [group=option] [key=value]"
     parts = [
-        f"usage: {program} [+model=OPTION|PATH|ORG/NAME] [+tp=N] [preset=NAME] [group=option] [key=value]\n",
-        _FLAGS,
+        f"usage: {program} {overrides} {operands}".rstrip() + "\n",
+        _FLAGS + (_SWEEP_FLAG if can_sweep else ""),
         "Groups (choose with group=option; * is the default):\n" + _render_groups(catalog, shown),
         "Settings (key=value):\n" + "\n".join(_render_settings(catalog, g, s) for g, s in shown.items()),
     ]
