@@ -159,6 +159,8 @@ def test_the_limit_on_logprobs_is_named(name: str) -> None:
         error = refused("a", SamplingParams(**{name: value}))
         assert error.param == name
         assert "20" in str(error)
+    # The last was -1, which would read as less than 20.
+    assert "whole vocabulary" in str(error)
     process("a", SamplingParams(**{name: 20}))
     process("a", SamplingParams(**{name: -1}), make_inputs(make_config(max_logprobs=-1)))
 

@@ -280,8 +280,9 @@ class InputProcessor:
         if value is None or self._max_logprobs == -1:
             return
         if value == -1 or value > self._max_logprobs:
+            asked = f"{name}=-1 (the whole vocabulary)" if value == -1 else f"{name}={value}"
             raise InvalidRequestError(
-                f"{name}={value} is more than this engine allows: at most {self._max_logprobs} "
+                f"{asked} is more than this engine allows: at most {self._max_logprobs} "
                 "(sampling.max_logprobs).",
                 param=name,
             )
