@@ -91,6 +91,18 @@ def test_parameters_are_for_all_or_one_each(llm: LLM) -> None:
         llm.generate(["a", "b"], [SamplingParams()], progress=False)
 
 
+@pytest.mark.parametrize("value", [None, 5, 1.5, b"text"])
+def test_what_is_no_prompt_no_conversation_or_no_parameters_is_named(llm: LLM, value: object) -> None:
+    with pytest.raises(InvalidRequestError, match="prompts=") as raised:
+        llm.generate(value)  # type: ignore[arg-type]
+    assert raised.value.param == "prompts"
+    with pytest.raises(InvalidRequestError, match="messages="):
+        llm.chat(value)  # type: ignore[arg-type]
+    if value is not None:
+        with pytest.raises(InvalidRequestError, match="sampling_params="):
+            llm.generate("a", value)  # type: ignore[arg-type]
+
+
 def test_the_checkpoints_defaults_serve_where_none_are_given() -> None:
     llm = open_llm(FakeCore(), generation_config={"temperature": 0.5, "top_k": 7})
     assert llm.get_default_sampling_params() == SamplingParams(temperature=0.5, top_k=7)

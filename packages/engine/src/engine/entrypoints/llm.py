@@ -288,6 +288,7 @@ class LLM:
             sampling_params = self.get_default_sampling_params()
         if isinstance(sampling_params, SamplingParams):
             return [sampling_params] * num_prompts
+        _check_list("sampling_params", sampling_params, "SamplingParams or a list of them")
         if len(sampling_params) != num_prompts:
             raise InvalidRequestError(
                 f"sampling_params holds {len(sampling_params)} entries for {num_prompts} prompts; give one "
@@ -312,6 +313,7 @@ def _as_prompts(prompts: Prompt | Sequence[Prompt]) -> Sequence[Prompt]:
     """A list of integers is one prompt; any other list holds prompts."""
     if isinstance(prompts, str | Mapping):
         return [prompts]
+    _check_list("prompts", prompts, "text, token ids or a list of prompts")
     if prompts and all(isinstance(item, int) for item in prompts):
         return [prompts]  # type: ignore[list-item]  # the check above is what narrows it
     return prompts  # type: ignore[return-value]
@@ -321,9 +323,15 @@ def _as_conversations(
     messages: Sequence[Message] | Sequence[Sequence[Message]],
 ) -> Sequence[Sequence[Message]]:
     """A list of mappings is one conversation; any other list holds conversations."""
+    _check_list("messages", messages, "a list of messages or a list of conversations")
     if messages and not isinstance(messages[0], Mapping):
         return messages  # type: ignore[return-value]  # the check above is what narrows it
     return [messages]  # type: ignore[list-item]  # likewise
+
+
+def _check_list(name: str, value: object, wanted: str) -> None:
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        raise InvalidRequestError(f"{name}={value!r} is a {type(value).__name__}; give {wanted}.", param=name)
 
 
 def _get_id(processed: ProcessedInput) -> str:
