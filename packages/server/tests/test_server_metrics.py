@@ -6,6 +6,7 @@ import re
 from concurrent.futures import ThreadPoolExecutor
 
 import httpx
+from scripted_core import NUM_BLOCKS
 from server_harness import PATIENCE_S, run_server, wait_until
 
 NAMES = [
@@ -44,6 +45,12 @@ def test_every_promised_name_is_there() -> None:
         sampled = {re.split(r"[{ ]", line)[0] for line in text.splitlines() if not line.startswith("#")}
         assert [name for name in NAMES if name not in sampled] == []
         assert "NaN" not in text
+
+
+def test_the_size_of_the_cache_is_known_before_the_first_request() -> None:
+    with run_server() as server:
+        # One of the engine's blocks is the null block, which no request gets.
+        assert server.metric("pagoda_kv_cache_blocks_total") == NUM_BLOCKS - 1
 
 
 def test_tokens_and_times_of_a_request_are_counted_once() -> None:

@@ -7,9 +7,8 @@ outermost middleware.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from engine.frontend.request_state import FinishedRequest
+from engine.types.info import EngineInfo
 from engine.types.wire import SchedulerStats
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
@@ -213,9 +212,11 @@ class ServerMetrics:
         """Count a request turned away: `queue_full`, `unauthorized` or `too_large`."""
         self._refused[reason].inc()
 
-    def on_started(self, phases_s: Mapping[str, float]) -> None:
-        """Take the seconds per phase of start-up."""
-        for phase, seconds in phases_s.items():
+    def on_started(self, info: EngineInfo) -> None:
+        """Take the size of the cache and the seconds per phase of start-up."""
+        # Block 0 is never handed out, as in the core's own reports.
+        self._blocks_total.set(info.num_blocks - 1)
+        for phase, seconds in info.startup_phases_s.items():
             self._startup.labels(phase).set(seconds)
 
     def on_http(self, method: str, route: str, status: int, seconds: float) -> None:

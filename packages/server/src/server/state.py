@@ -135,7 +135,7 @@ class ServerState:
         self._engine = engine
         self.sampling_defaults = build_default_fields(engine.config)
         engine.add_observer(self.metrics)
-        self.metrics.on_started(self.info.startup_phases_s)
+        self.metrics.on_started(self.info)
         if self.status is ServerStatus.STARTING:
             self.status = ServerStatus.READY
 
